@@ -807,13 +807,49 @@ static void processes_of_a_user(void)
     }));
 }
 
+/* Who sees a descriptor closed by execve(2) sees no trace of the former program. */
+static void closed_for_a_new_program(void)
+{
+    for (int round = 0; round < 20; round++) {
+        int hold[2], shut[2];
+        char path[32], end, text[256];
+        OK(pipe2(hold, O_CLOEXEC));
+        OK(pipe2(shut, O_CLOEXEC));
+        pid_t child = fork();
+        if (child == 0) {
+            char *args[] = {"answers_tasks", "--wait", NULL}, *env[] = {"NEW=1", NULL};
+            CHECK_EQ(dup2(hold[0], 0), 0);
+            execve("/proc/self/exe", args, env);
+            _exit(1);
+        }
+        CHECK(child > 0);
+        close(shut[1]);
+        close(hold[0]);
+        CHECK_EQ(read(shut[0], &end, 1), 0);
+        snprintf(path, sizeof path, "/proc/%d/environ", child);
+        int fd = FD(open(path, O_RDONLY));
+        ssize_t got = read(fd, text, sizeof text);
+        /* It may be so new that it has none yet. */
+        CHECK(got == 0 || (got == 6 && strcmp(text, "NEW=1") == 0));
+        close(fd);
+        close(hold[1]);
+        close(shut[0]);
+        JOIN(child);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--execfn") == 0) {
         const char *name = (const char *)getauxval(AT_EXECFN);
         return write(1, name, strlen(name)) < 0;
     }
+    if (argc == 2 && strcmp(argv[1], "--wait") == 0) {
+        char end;
+        return read(0, &end, 1) != 0;
+    }
     static const struct test tests[] = {
+        TEST(closed_for_a_new_program),
         TEST(waiting_for_the_dead),
         TEST(dying_while_waited_for),
         TEST(waiting_by_descriptor),
