@@ -732,6 +732,29 @@ static void always_in_the_same_place(void)
     CHECK_EQ(personality(0), NO_RANDOMIZE);
 }
 
+/* Personalities of which only uname(2) tells. */
+static void names_of_the_system(void)
+{
+    enum { LINUX32 = 8, UNAME26_ = 0x20000, ASK = 0xffffffff };
+    struct utsname plain, other;
+    OK(uname(&plain));
+    if (personality(LINUX32) < 0)
+        return;
+    OK(uname(&other));
+    CHECK(strcmp(other.machine, "i686") == 0 && strcmp(other.release, plain.release) == 0);
+    FILE *told = popen("uname -m", "r");
+    char text[65] = "";
+    CHECK(told != NULL && fgets(text, sizeof text, told) != NULL && strcmp(text, "i686\n") == 0);
+    CHECK_EQ(pclose(told), 0);
+    CHECK_EQ(personality(UNAME26_), LINUX32);
+    OK(uname(&other));
+    CHECK(strcmp(other.machine, plain.machine) == 0 && strncmp(other.release, "2.6.", 4) == 0);
+    CHECK(strcmp(strchr(other.release, '-') ?: "", strchr(plain.release, '-') ?: "") == 0);
+    CHECK_EQ(personality(UNAME26_ | LINUX32), UNAME26_);
+    CHECK_EQ(personality(ASK), UNAME26_ | LINUX32);
+    CHECK_EQ(personality(0), UNAME26_ | LINUX32);
+}
+
 static void names_of_interpreters(void)
 {
     static const struct {
@@ -872,6 +895,7 @@ int main(int argc, char **argv)
         TEST(limited_data),
         TEST(children_of_a_thread),
         TEST(always_in_the_same_place),
+        TEST(names_of_the_system),
         TEST(names_of_interpreters),
         TEST(processes_of_a_user),
     };

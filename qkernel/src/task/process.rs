@@ -26,6 +26,10 @@ pub type EndWatch = Box<dyn Fn(i32) + Send + Sync>;
 
 /// `personality(2)`: each program is where it is at every start.
 pub const ADDR_NO_RANDOMIZE: u32 = 0x4_0000;
+/// `uname(2)` tells of a release 2.6.
+pub const UNAME26: u32 = 0x2_0000;
+/// `uname(2)` tells of a machine of 32 bits (`setarch(8)`).
+pub const PER_LINUX32: u32 = 8;
 
 /// A thread group.
 pub struct Process {
