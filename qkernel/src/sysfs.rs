@@ -51,7 +51,7 @@ pub fn root() -> Arc<dyn Inode> {
 static TABLE: &[Entry<Whole>] = &[
     Entry::dir("block", &[]),
     Entry::dir("bus", &[Entry::dir("cpu", &[]), Entry::dir("pci", &[Entry::dir("devices", &[])])]),
-    Entry::dir("class", &[Entry::dir("block", &[]), net::CLASS, Entry::dir("tty", &[])]),
+    Entry::dir("class", CLASSES),
     Entry::dir("dev", &[Entry::dir("block", &[]), Entry::dir("char", &[])]),
     Entry::dir("devices", &[Entry::dir("system", SYSTEM), Entry::dir("virtual", net::VIRTUAL)]),
     Entry::dir("firmware", &[]),
@@ -61,6 +61,15 @@ static TABLE: &[Entry<Whole>] = &[
     Entry::dir("kernel", KERNEL),
     Entry::dir("module", &[]),
     Entry::dir("power", &[]),
+];
+
+/// Kinds of devices. Of most there is none, and programs that ask for them list an empty directory.
+static CLASSES: &[Entry<Whole>] = &[
+    Entry::dir("block", &[]),
+    net::CLASS,
+    Entry::dir("power_supply", &[]),
+    Entry::dir("thermal", &[]),
+    Entry::dir("tty", &[]),
 ];
 
 static KERNEL: &[Entry<Whole>] = &[

@@ -729,9 +729,40 @@ static void orphans_in_the_background(void)
     JOIN(leader);
 }
 
+/* Files that never make anybody wait are refused by a set, whatever is to be done with them. */
+static void sets_without_files(void)
+{
+    int set = FD(epoll_create1(0)), file = FD(open("file", O_RDWR | O_CREAT, 0600));
+    struct epoll_event event = {.events = EPOLLIN};
+    static const int operations[] = {EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL, 99};
+    int ends[2];
+    OK(pipe(ends));
+    for (int i = 0; i < 4; i++)
+        CHECK_ERR(epoll_ctl(set, operations[i], file, &event), EPERM);
+    CHECK_ERR(epoll_ctl(set, EPOLL_CTL_MOD, ends[0], &event), ENOENT);
+    CHECK_ERR(epoll_ctl(set, EPOLL_CTL_DEL, ends[0], &event), ENOENT);
+    CHECK_ERR(epoll_ctl(set, 99, ends[0], &event), EINVAL);
+}
+
+/* Timers of processor time keep their interval while they are off, that of real time does not. */
+static void timers_that_are_off(void)
+{
+    static const int timers[] = {ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF};
+    for (int i = 0; i < 3; i++) {
+        struct itimerval on = {{10, 0}, {100, 0}}, off = {{5, 0}, {0, 0}}, old;
+        OK(setitimer(timers[i], &on, NULL));
+        OK(setitimer(timers[i], &off, &old));
+        CHECK(old.it_interval.tv_sec == 10 && old.it_value.tv_sec > 0);
+        OK(getitimer(timers[i], &old));
+        CHECK_EQ(old.it_interval.tv_sec, i == 0 ? 0 : 5);
+        CHECK(old.it_value.tv_sec == 0 && old.it_value.tv_usec == 0);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
+        TEST(sets_without_files),      TEST(timers_that_are_off),
         TEST(shutting_down_datagrams), TEST(gifts_to_pipes),       TEST(hanging_up),      TEST(senders),
         TEST(least_buffers),           TEST(large_terminal_input), TEST(shown_output_stays), TEST(sets_of_devices), TEST(signals_without_waiting), TEST(fewer_than_least), TEST(private_futexes), TEST(first_errors),
         TEST(listening_sockets),       TEST(small_files),          TEST(no_peer_any_more), TEST(orphans_in_the_background),

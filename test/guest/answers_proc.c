@@ -9,10 +9,12 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/sysinfo.h>
 #include <sys/timerfd.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 
 static int poll_once(int fd, int timeout_ms)
@@ -763,8 +765,109 @@ static void own_call(void)
     }
 }
 
+
+/* What has been read and written. */
+struct transfers {
+    unsigned long read_bytes, written_bytes, reads, writes;
+    /* Bytes of the file that told it, which count from then on. */
+    ssize_t told;
+};
+
+static struct transfers transfers_of(const char *path)
+{
+    struct transfers all = {0};
+    char text[512];
+    int fd = FD(open(path, O_RDONLY));
+    all.told = read(fd, text, sizeof text - 1);
+    CHECK(all.told > 0);
+    text[all.told] = 0;
+    CHECK_EQ(sscanf(text, "rchar: %lu wchar: %lu syscr: %lu syscw: %lu", &all.read_bytes, &all.written_bytes,
+                    &all.reads, &all.writes),
+             4);
+    close(fd);
+    return all;
+}
+
+static void counted_transfers(void)
+{
+    char bytes[1000] = {0};
+    int ends[2], file = FD(open("file", O_RDWR | O_CREAT, 0600));
+    struct iovec two[2] = {{bytes, 100}, {bytes + 100, 100}};
+    off_t at = 0;
+    OK(pipe2(ends, O_NONBLOCK));
+    struct transfers before = transfers_of("/proc/self/io"), after;
+    CHECK_EQ(write(ends[1], bytes, 1000), 1000);
+    CHECK_EQ(writev(ends[1], two, 2), 200);
+    CHECK_EQ(pwrite(file, bytes, 300, 0), 300);
+    CHECK_EQ(read(ends[0], bytes, 1000), 1000);
+    CHECK_EQ(readv(ends[0], two, 2), 200);
+    CHECK_EQ(pread(file, bytes, 500, 100), 200);
+    /* Nothing moves, but the call was good. */
+    CHECK_ERR(read(ends[0], bytes, 1), EAGAIN);
+    CHECK_ERR(read(-1, bytes, 1), EBADF);
+    CHECK_ERR(write(ends[0], bytes, 1), EBADF);
+    CHECK_EQ(sendfile(ends[1], file, &at, 300), 300);
+    after = transfers_of("/proc/self/io");
+    CHECK_EQ(after.read_bytes - before.read_bytes, 1000 + 200 + 200 + 300 + (unsigned long)before.told);
+    CHECK_EQ(after.written_bytes - before.written_bytes, 1000 + 200 + 300 + 300);
+    CHECK_EQ(after.reads - before.reads, 6);
+    CHECK_EQ(after.writes - before.writes, 4);
+    /* The process has what children had, once it has waited for them; the thread has its own. */
+    struct transfers thread = transfers_of("/proc/thread-self/io");
+    JOIN(CHILD({ CHECK_EQ(pwrite(file, bytes, 700, 0), 700); }));
+    before = after;
+    after = transfers_of("/proc/self/io");
+    CHECK(after.written_bytes - before.written_bytes >= 700);
+    CHECK_EQ(transfers_of("/proc/thread-self/io").written_bytes, thread.written_bytes);
+}
+
+/* Each protocol has a line of names and one of as many numbers. */
+static void counters_of_protocols(void)
+{
+    static const char *const files[] = {"/proc/net/snmp", "/proc/net/netstat"};
+    static char names[8192], numbers[8192];
+    bool asked = false, octets = false;
+    for (int i = 0; i < 2; i++) {
+        FILE *file = fopen(files[i], "r");
+        CHECK(file != NULL);
+        while (fgets(names, sizeof names, file) != NULL) {
+            CHECK(fgets(numbers, sizeof numbers, file) != NULL);
+            CHECK_EQ(strncmp(names, numbers, strcspn(names, " ")), 0);
+            asked |= strncmp(names, "Icmp: ", 6) == 0 && strstr(names, " InEchos ") != NULL;
+            octets |= strncmp(names, "IpExt: ", 7) == 0 && strstr(names, " InBcastOctets ") != NULL;
+            int count = 0;
+            for (char *at = names; (at = strchr(at, ' ')) != NULL; at++)
+                count++;
+            for (char *at = numbers; (at = strchr(at, ' ')) != NULL; at++)
+                count--;
+            CHECK_EQ(count, 0);
+        }
+        fclose(file);
+    }
+    CHECK(asked && octets);
+    FILE *file = fopen("/proc/net/snmp6", "r");
+    int found = 0;
+    unsigned long number;
+    CHECK(file != NULL);
+    while (fgets(names, sizeof names, file) != NULL) {
+        CHECK_EQ(sscanf(names, "%s %lu", numbers, &number), 2);
+        found += strcmp(numbers, "Ip6InReceives") == 0 || strcmp(numbers, "Udp6NoPorts") == 0;
+    }
+    CHECK_EQ(found, 2);
+    fclose(file);
+}
+
+/* Programs that look for batteries list them. */
+static void kinds_of_devices(void)
+{
+    static const char *const kinds[] = {"/sys/class/power_supply", "/sys/class/thermal", "/sys/class/net"};
+    for (int i = 0; i < 3; i++)
+        close(FD(open(kinds[i], O_RDONLY | O_DIRECTORY)));
+}
+
 static const struct test tests[] = {
     TEST(own_call),
+    TEST(counted_transfers),   TEST(counters_of_protocols), TEST(kinds_of_devices),
     TEST(polling_mounts),      TEST(waiting_for_mounts), TEST(forced_writes),   TEST(forced_text),
     TEST(links_to_open_files), TEST(settings_that_stay), TEST(pages_of_memory), TEST(others_pages),
     TEST(clocks_of_the_namespace), TEST(facts_of_descriptors), TEST(settings_of_epoll),

@@ -733,6 +733,29 @@ static void always_in_the_same_place(void)
     CHECK_EQ(personality(0), NO_RANDOMIZE);
 }
 
+/* Personalities of which only uname(2) tells. */
+static void names_of_the_system(void)
+{
+    enum { LINUX32 = 8, UNAME26_ = 0x20000, ASK = 0xffffffff };
+    struct utsname plain, other;
+    OK(uname(&plain));
+    if (personality(LINUX32) < 0)
+        return;
+    OK(uname(&other));
+    CHECK(strcmp(other.machine, "i686") == 0 && strcmp(other.release, plain.release) == 0);
+    FILE *told = popen("uname -m", "r");
+    char text[65] = "";
+    CHECK(told != NULL && fgets(text, sizeof text, told) != NULL && strcmp(text, "i686\n") == 0);
+    CHECK_EQ(pclose(told), 0);
+    CHECK_EQ(personality(UNAME26_), LINUX32);
+    OK(uname(&other));
+    CHECK(strcmp(other.machine, plain.machine) == 0 && strncmp(other.release, "2.6.", 4) == 0);
+    CHECK(strcmp(strchr(other.release, '-') ?: "", strchr(plain.release, '-') ?: "") == 0);
+    CHECK_EQ(personality(UNAME26_ | LINUX32), UNAME26_);
+    CHECK_EQ(personality(ASK), UNAME26_ | LINUX32);
+    CHECK_EQ(personality(0), UNAME26_ | LINUX32);
+}
+
 static void names_of_interpreters(void)
 {
     static const struct {
@@ -885,13 +908,49 @@ static void a_barrier_is_one_for_the_others(void)
     PT(pthread_join(thread, NULL));
 }
 
+/* Who sees a descriptor closed by execve(2) sees no trace of the former program. */
+static void closed_for_a_new_program(void)
+{
+    for (int round = 0; round < 20; round++) {
+        int hold[2], shut[2];
+        char path[32], end, text[256];
+        OK(pipe2(hold, O_CLOEXEC));
+        OK(pipe2(shut, O_CLOEXEC));
+        pid_t child = fork();
+        if (child == 0) {
+            char *args[] = {"answers_tasks", "--wait", NULL}, *env[] = {"NEW=1", NULL};
+            CHECK_EQ(dup2(hold[0], 0), 0);
+            execve("/proc/self/exe", args, env);
+            _exit(1);
+        }
+        CHECK(child > 0);
+        close(shut[1]);
+        close(hold[0]);
+        CHECK_EQ(read(shut[0], &end, 1), 0);
+        snprintf(path, sizeof path, "/proc/%d/environ", child);
+        int fd = FD(open(path, O_RDONLY));
+        ssize_t got = read(fd, text, sizeof text);
+        /* It may be so new that it has none yet. */
+        CHECK(got == 0 || (got == 6 && strcmp(text, "NEW=1") == 0));
+        close(fd);
+        close(hold[1]);
+        close(shut[0]);
+        JOIN(child);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--execfn") == 0) {
         const char *name = (const char *)getauxval(AT_EXECFN);
         return write(1, name, strlen(name)) < 0;
     }
+    if (argc == 2 && strcmp(argv[1], "--wait") == 0) {
+        char end;
+        return read(0, &end, 1) != 0;
+    }
     static const struct test tests[] = {
+        TEST(closed_for_a_new_program),
         TEST(waiting_for_the_dead),
         TEST(dying_while_waited_for),
         TEST(waiting_by_descriptor),
@@ -914,6 +973,7 @@ int main(int argc, char **argv)
         TEST(limited_data),
         TEST(children_of_a_thread),
         TEST(always_in_the_same_place),
+        TEST(names_of_the_system),
         TEST(names_of_interpreters),
         TEST(processes_of_a_user),
         TEST(barriers_are_registered_for),

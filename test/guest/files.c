@@ -635,6 +635,9 @@ static void locks(void)
     });
     wait_until_asleep(child);
     CHECK_EQ(poll(&told, 1, 0), 0);
+    OK(close(FD(open("file", O_PATH)))); /* no open file, so the locks stay */
+    wait_until_asleep(child);
+    CHECK_EQ(poll(&told, 1, 50), 0);
     OK(close(FD(open("file", O_RDONLY)))); /* closing any descriptor of the file drops them all */
     CHECK_EQ(read(ready[0], &byte, 1), 1);
     JOIN(child);

@@ -122,6 +122,13 @@ static void values(void)
     OK(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length));
     CHECK_EQ(length, 3);
     CHECK_ERR(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "nonesuch", 8), ENOENT);
+    /* Layers above TCP: none until one is chosen by its name, which may be short. */
+    CHECK_ERR(setsockopt(fd, IPPROTO_TCP, TCP_ULP, "nonesuch", 8), ENOENT);
+    CHECK_ERR(setsockopt(fd, IPPROTO_TCP, TCP_ULP, "no", 2), ENOENT);
+    CHECK_ERR(setsockopt(fd, IPPROTO_TCP, TCP_ULP, "", 0), EINVAL);
+    length = sizeof name;
+    OK(getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &length));
+    CHECK_EQ(length, 0);
     struct tcp_info info;
     length = sizeof info;
     OK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length));

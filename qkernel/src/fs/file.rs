@@ -660,7 +660,10 @@ impl FileTable {
 
     /// Carries out the effects of a close other than freeing the slot: POSIX locks go, and the file is flushed.
     pub fn closed(&self, descriptor: Descriptor) {
-        crate::fs::locks::release_posix(&descriptor.file, self.id);
+        // A descriptor that only names its file (`O_PATH`) has no part in locks.
+        if !descriptor.file.flags().contains(OpenFlags::PATH) {
+            crate::fs::locks::release_posix(&descriptor.file, self.id);
+        }
         descriptor.file.ops.flush(&descriptor.file, self);
     }
 

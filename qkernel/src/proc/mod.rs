@@ -10,6 +10,7 @@ mod maps;
 mod mem;
 pub mod mounts;
 pub mod net;
+mod net_counters;
 mod net_tables;
 pub mod ns;
 mod pagemap;

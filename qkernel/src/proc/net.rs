@@ -1,5 +1,6 @@
 //! `/proc/PID/net`: tables of sockets and interfaces. Empty ones keep their headings, as programs skip those.
 
+use crate::proc::net_counters;
 use crate::proc::net_tables;
 use crate::proc::net_tables::Table;
 use crate::proc::subject::Subject;
@@ -28,16 +29,6 @@ const RAW: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm-
 const UNIX: &str = "Num       RefCount Protocol Flags    Type St Inode Path\n";
 const ROUTE: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT                                                       \n";
 const DEV: &str = "Inter-|   Receive                                                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n";
-const SNMP: &str = "Ip: Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams InUnknownProtos InDiscards InDelivers OutRequests OutDiscards OutNoRoutes ReasmTimeout ReasmReqds ReasmOKs ReasmFails FragOKs FragFails FragCreates\n\
-Ip: 2 64 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n\
-Icmp: InMsgs InErrors InCsumErrors InDestUnreachs OutMsgs OutErrors OutDestUnreachs\n\
-Icmp: 0 0 0 0 0 0 0\n\
-Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors\n\
-Tcp: 1 200 120000 -1 0 0 0 0 0 0 0 0 0 0 0\n\
-Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors\n\
-Udp: 0 0 0 0 0 0 0 0 0\n\
-UdpLite: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors\n\
-UdpLite: 0 0 0 0 0 0 0 0 0\n";
 const ARP: &str = "IP address       HW type     Flags       HW address            Mask     Device\n";
 
 /// The directory.
@@ -54,10 +45,7 @@ pub static TABLE: &[Entry<Subject>] = &[
         "netlink",
         "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n",
     ),
-    Entry::fixed(
-        "netstat",
-        "TcpExt: SyncookiesSent SyncookiesRecv SyncookiesFailed\nTcpExt: 0 0 0\nIpExt: InOctets OutOctets\nIpExt: 0 0\n",
-    ),
+    Entry::text("netstat", net_counters::netstat),
     Entry::fixed("packet", "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n"),
     Entry::fixed(
         "protocols",
@@ -68,8 +56,8 @@ pub static TABLE: &[Entry<Subject>] = &[
     Entry::fixed("raw", RAW),
     Entry::fixed("raw6", UDP6),
     sockets!("route", Routes, ROUTE),
-    Entry::fixed("snmp", SNMP),
-    Entry::fixed("snmp6", ""),
+    Entry::text("snmp", net_counters::snmp),
+    Entry::text("snmp6", net_counters::snmp6),
     sockets!("sockstat", Summary, ""),
     Entry::fixed(
         "sockstat6",

@@ -282,10 +282,23 @@ fn auxv(subject: &Subject, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// Transfers are not counted.
-fn io(_: &Subject, out: &mut Out) -> Result<()> {
-    for name in ["rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes", "cancelled_write_bytes"] {
-        writeln!(out, "{name}: 0");
+/// What a thread, or a process and the children that it has waited for, moved by calls. What of that went to a disk only the
+/// host knows.
+fn io(subject: &Subject, out: &mut Out) -> Result<()> {
+    let mut used = subject.used(subject.task().ok().as_ref());
+    if !subject.is_thread() {
+        used += *subject.process.children_used.lock();
+    }
+    for (name, count) in [
+        ("rchar", used.read_bytes),
+        ("wchar", used.written_bytes),
+        ("syscr", used.reads),
+        ("syscw", used.writes),
+        ("read_bytes", 0),
+        ("write_bytes", 0),
+        ("cancelled_write_bytes", 0),
+    ] {
+        writeln!(out, "{name}: {count}");
     }
     Ok(())
 }

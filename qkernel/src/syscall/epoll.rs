@@ -55,7 +55,7 @@ pub(super) fn epoll_ctl(cx: &Ctx<'_>, set: i32, operation: u32, fd: i32, event: 
         if operation == DELETE { EpollEvent { events: 0, data: 0 } } else { cx.user().read(event)? };
     let me = cx.opened(set)?;
     let file = cx.opened(fd)?;
-    if operation == ADD && !can_be_watched(&file) {
+    if !can_be_watched(&file) {
         return Err(Errno::EPERM);
     }
     let epoll = me.as_ops::<Epoll>().ok_or(Errno::EINVAL)?;

@@ -8,7 +8,7 @@ use crate::proc::system::{load_averages, memory};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use crate::task::kernel_log;
-use crate::task::process::ADDR_NO_RANDOMIZE;
+use crate::task::process::{ADDR_NO_RANDOMIZE, PER_LINUX32, UNAME26};
 use machine::errno::Errno;
 use machine::mm::{IoBuf, UserAddr};
 use machine::time;
@@ -100,13 +100,14 @@ pub(super) fn syslog(cx: &Ctx<'_>, kind: i32, buf: UserAddr, len: i32) -> Syscal
     }
 }
 
-/// `personality(2)`: there is one, plain Linux, and of its flags one.
+/// `personality(2)`: plain Linux and that of 32 bits, and of the flags those that do not change what programs may do.
 pub(super) fn personality(cx: &Ctx<'_>, persona: u32) -> SyscallResult {
     const ASK: u32 = 0xffff_ffff;
+    const KNOWN: u32 = ADDR_NO_RANDOMIZE | UNAME26 | PER_LINUX32;
     let kept = &cx.process().personality;
     match persona {
         ASK => Ok(kept.load(Ordering::Relaxed).into()),
-        0 | ADDR_NO_RANDOMIZE => Ok(kept.swap(persona, Ordering::Relaxed).into()),
+        _ if persona & !KNOWN == 0 => Ok(kept.swap(persona, Ordering::Relaxed).into()),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -542,7 +542,6 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     process.exit_signal.store(crate::signals::SIGCHLD, Ordering::Relaxed);
     process.programs.fetch_add(1, Ordering::Relaxed);
     process.kept.begin_program();
-    files.close_for_exec();
     process.sighand.set(process.sighand.get().reset_for_exec());
     after_exec(task);
     futex::release_robust_list(task, cx.user());
@@ -567,6 +566,8 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     }
     loaded.aspace.expect(loaded.touches);
     let old = task.replace_aspace(Some(loaded.aspace));
+    // Who sees a descriptor closed finds the new program, and who may look into that finds the descriptor closed.
+    files.close_for_exec();
     process.dumpable.store(u32::from(is_dumpable), Ordering::SeqCst);
     if let Some(old) = &old {
         task.process.has_held(old.resident_peak());

@@ -79,7 +79,8 @@ fn set_cpu(process: &Arc<Process>, which: Which, new: Setting) -> Setting {
     let timer = timers.cpu(which);
     let old = timer.setting(now);
     let due_ns = if new.value_ns == 0 { 0 } else { now.saturating_add(new.value_ns) };
-    *timer = Cpu { due_ns, interval_ns: if due_ns == 0 { 0 } else { new.interval_ns } };
+    // As on Linux, and other than of real time, a timer that is off keeps its interval.
+    *timer = Cpu { due_ns, interval_ns: new.interval_ns };
     old
 }
 
@@ -134,6 +135,7 @@ pub fn check(task: &Arc<Task>) {
         }
         posix_timer::check_cpu(process, &mut timers.posix);
     }
+    posix_timer::check_watchers(process);
     check_limit(task, total / NSEC);
     update_watch(process);
 }

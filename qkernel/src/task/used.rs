@@ -26,6 +26,11 @@ pub struct Used {
     /// Page faults that were answered at once, and those whose content had to be waited for.
     pub minor_faults: u64,
     pub major_faults: u64,
+    /// Calls that read and that wrote, and the bytes they moved.
+    pub reads: u64,
+    pub writes: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
     /// The most bytes of memory that one of their processes has held.
     pub max_rss: u64,
 }
@@ -40,6 +45,10 @@ impl Used {
             involuntary: sched.involuntary_switches.load(Ordering::Relaxed),
             minor_faults: sched.minor_faults.load(Ordering::Relaxed),
             major_faults: sched.major_faults.load(Ordering::Relaxed),
+            reads: sched.reads.calls.load(Ordering::Relaxed),
+            writes: sched.writes.calls.load(Ordering::Relaxed),
+            read_bytes: sched.reads.bytes.load(Ordering::Relaxed),
+            written_bytes: sched.writes.bytes.load(Ordering::Relaxed),
             max_rss: 0,
         }
     }
@@ -79,6 +88,10 @@ impl AddAssign for Used {
         self.involuntary += other.involuntary;
         self.minor_faults += other.minor_faults;
         self.major_faults += other.major_faults;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.read_bytes = self.read_bytes.wrapping_add(other.read_bytes);
+        self.written_bytes = self.written_bytes.wrapping_add(other.written_bytes);
         self.max_rss = self.max_rss.max(other.max_rss);
     }
 }

@@ -69,6 +69,25 @@ pub trait Run: Any + Send + Sync {
 /// A task, whatever the kernel above makes of it.
 pub type Runnable = Arc<dyn Run>;
 
+/// Calls of a task that read or wrote, and the bytes they moved.
+pub struct Transfers {
+    pub calls: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl Transfers {
+    const fn new() -> Self {
+        Self { calls: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    fn count(&self, bytes: u64) {
+        for (counter, by) in [(&self.calls, 1), (&self.bytes, bytes)] {
+            // Nobody but the task writes it.
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        }
+    }
+}
+
 /// A task's part of the scheduler.
 pub struct SchedState {
     state: AtomicU8,
@@ -104,6 +123,8 @@ pub struct SchedState {
     /// Page faults that were answered at once, and those whose content had to be waited for.
     pub minor_faults: AtomicU64,
     pub major_faults: AtomicU64,
+    pub reads: Transfers,
+    pub writes: Transfers,
     /// Set when the task should look at its signals before it sleeps or runs user code.
     attention: AtomicBool,
     /// It may have memory beyond the limits.
@@ -161,6 +182,8 @@ impl SchedState {
             involuntary_switches: AtomicU64::new(0),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),
+            reads: Transfers::new(),
+            writes: Transfers::new(),
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
             owner: AtomicU8::new(owner::current().number()),
@@ -239,6 +262,16 @@ impl SchedState {
         let faults = if waited { &self.major_faults } else { &self.minor_faults };
         // Nobody else writes it.
         faults.store(faults.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Counts a call of the running task that reads, and the bytes that it got.
+    pub fn count_read(&self, bytes: u64) {
+        self.reads.count(bytes);
+    }
+
+    /// Counts a call of the running task that writes, and the bytes that it moved.
+    pub fn count_write(&self, bytes: u64) {
+        self.writes.count(bytes);
     }
 
     /// It waits for a CPU.

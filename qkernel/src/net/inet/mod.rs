@@ -46,6 +46,7 @@ const IPV6_UNICAST_IF: u32 = 76;
 pub const IPV6_2292PKTINFO: u32 = 2;
 pub const IPV6_PKTINFO: u32 = 50;
 const TCP_CONGESTION: u32 = 13;
+const TCP_ULP: u32 = 31;
 const IPPROTO_ICMP: u32 = 1;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
@@ -166,6 +167,11 @@ impl InetSocket {
             (IPPROTO_IPV6, IPV6_UNICAST_IF) => Some(&self.unicast_interfaces[1]),
             _ => None,
         }
+    }
+
+    /// Whether an option names the layer above TCP (`tls`), of which none is offered.
+    fn is_upper_layer(&self, level: u32, name: u32) -> bool {
+        self.protocol == IPPROTO_TCP && (level, name) == (IPPROTO_TCP, TCP_ULP)
     }
 
     /// Whether options of a level may be the socket's.
@@ -541,6 +547,9 @@ impl Socket for InetSocket {
         if (level, name) == (SOL_SOCKET, SO_ZEROCOPY) {
             return Ok(u32::from(self.zero_copy.lock().is_on()).to_ne_bytes().to_vec());
         }
+        if self.is_upper_layer(level, name) {
+            return Ok(Vec::new());
+        }
         if self.knows(level)
             && let Some(kept) = self.unicast_interface(level, name)
         {
@@ -584,8 +593,12 @@ impl Socket for InetSocket {
             }
         }
         let is_transport = level == self.protocol && matches!(level, IPPROTO_TCP | IPPROTO_UDP);
-        if is_transport && (value.is_empty() || (value.len() < 4 && name != TCP_CONGESTION)) {
+        let is_name = matches!(name, TCP_CONGESTION | TCP_ULP);
+        if is_transport && (value.is_empty() || (value.len() < 4 && !is_name)) {
             return Err(Errno::EINVAL);
+        }
+        if self.is_upper_layer(level, name) {
+            return Err(Errno::ENOENT);
         }
         if !self.knows(level) {
             return Err(Errno::ENOPROTOOPT);

@@ -41,7 +41,7 @@ fn do_read(cx: &Ctx<'_>, fd: i32, pieces: Vec<(UserAddr, usize)>, at: At) -> Sys
     if file.flags().contains(OpenFlags::DIRECT) {
         file.ops.check_direct(&file, at, buf.remaining(), Way::Read)?;
     }
-    file.read(&mut buf, at).map(|moved| moved as u64)
+    count_read(cx, file.read(&mut buf, at).map(|moved| moved as u64))
 }
 
 fn do_write(cx: &Ctx<'_>, fd: i32, pieces: Vec<(UserAddr, usize)>, at: At) -> SyscallResult {
@@ -53,7 +53,34 @@ fn do_write(cx: &Ctx<'_>, fd: i32, pieces: Vec<(UserAddr, usize)>, at: At) -> Sy
     }
     let result = file.write(&mut buf, at);
     // Sockets know by themselves whether they send the signal: those of datagrams and packets do not.
-    if SocketFile::of(&file).is_ok() { result.map(|moved| moved as u64) } else { written(cx, result) }
+    let moved =
+        if SocketFile::of(&file).is_ok() { result.map(|moved| moved as u64) } else { written(cx, result) };
+    count_write(cx, moved)
+}
+
+/// Counts a call that reads for `/proc/PID/io`, unless it was wrong in itself.
+fn count_read(cx: &Ctx<'_>, moved: SyscallResult) -> SyscallResult {
+    if is_counted(moved) {
+        cx.task.thread.sched.count_read(moved.unwrap_or(0));
+    }
+    moved
+}
+
+/// The same of one that writes.
+fn count_write(cx: &Ctx<'_>, moved: SyscallResult) -> SyscallResult {
+    if is_counted(moved) {
+        cx.task.thread.sched.count_write(moved.unwrap_or(0));
+    }
+    moved
+}
+
+/// Counts a call that reads from one file and writes to another.
+pub(super) fn count_copy(cx: &Ctx<'_>, moved: SyscallResult) -> SyscallResult {
+    count_read(cx, count_write(cx, moved))
+}
+
+fn is_counted(moved: SyscallResult) -> bool {
+    !matches!(moved, Err(Errno::EBADF | Errno::EINVAL | Errno::EFAULT))
 }
 
 /// The result of a write; `EPIPE` raises `SIGPIPE` as well.

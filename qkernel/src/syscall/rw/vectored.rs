@@ -8,7 +8,7 @@ use crate::fs::file::{At, File, OpenFlags};
 use crate::fs::notify::Mask;
 use crate::net::SocketFile;
 use crate::syscall::context::SyscallResult;
-use crate::syscall::rw::{check_range, do_read, do_write, offset, written};
+use crate::syscall::rw::{check_range, count_read, count_write, do_read, do_write, offset, written};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, UserAddr};
@@ -132,7 +132,7 @@ pub(in crate::syscall) fn preadv2(
     if moved > 0 {
         file.accessed();
     }
-    Ok(moved as u64)
+    count_read(cx, Ok(moved as u64))
 }
 
 fn readable(cx: &Ctx<'_>, fd: i32) -> Result<Arc<File>> {
@@ -195,5 +195,7 @@ fn write_at_once(cx: &Ctx<'_>, file: &File, pieces: Vec<(UserAddr, usize)>, at: 
     if result.is_ok_and(|moved| moved > 0) {
         file.notify(Mask::MODIFY);
     }
-    if SocketFile::of(file).is_ok() { result.map(|moved| moved as u64) } else { written(cx, result) }
+    let moved =
+        if SocketFile::of(file).is_ok() { result.map(|moved| moved as u64) } else { written(cx, result) };
+    count_write(cx, moved)
 }

@@ -9,6 +9,7 @@ use crate::fs::hostfs::file::HostFile;
 use crate::fs::inode::{S_IFDIR, S_IFREG};
 use crate::fs::notify::Mask;
 use crate::syscall::context::SyscallResult;
+use crate::syscall::rw::count_copy;
 use crate::syscall::transfer::{Cursor, copy, is_stream};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
@@ -81,7 +82,7 @@ pub(in crate::syscall) fn copy_file_range(
     to.at += moved as u64;
     from.finish(cx)?;
     to.finish(cx)?;
-    Ok(moved as u64)
+    count_copy(cx, Ok(moved as u64))
 }
 
 /// Lets the host copy between two of its files; `None` when the files are of another kind, or the host can't.

@@ -6,7 +6,7 @@ use crate::fs::hostfs::file::HostFile;
 use crate::fs::inode::S_IFDIR;
 use crate::net::SocketFile;
 use crate::syscall::context::SyscallResult;
-use crate::syscall::rw::written;
+use crate::syscall::rw::{count_copy, written};
 use crate::syscall::transfer::{Cursor, copy, is_stream, readable, writable};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
@@ -49,7 +49,7 @@ pub(in crate::syscall) fn sendfile(
         None => copy(&mut from, count, |buf| target.write(buf, At::Position)),
     };
     from.finish(cx)?;
-    written(cx, moved)
+    count_copy(cx, written(cx, moved))
 }
 
 /// Lets the host send one of its files over one of its sockets; `None` when the files are of another kind.
