@@ -569,6 +569,49 @@ static bool has_capability(int capability)
     return strtoull(line + 7, NULL, 16) >> capability & 1;
 }
 
+/* Files without a name keep no attributes; a socket tells its protocol, by its descriptor and by the link in /proc. */
+static void attributes_of_nameless(void)
+{
+    static const struct {
+        int family, kind;
+        const char *name;
+    } sockets[] = {
+        {AF_UNIX, SOCK_STREAM, "UNIX-STREAM"}, {AF_UNIX, SOCK_DGRAM, "UNIX"}, {AF_UNIX, SOCK_SEQPACKET, "UNIX"},
+        {AF_INET, SOCK_STREAM, "TCP"},         {AF_INET, SOCK_DGRAM, "UDP"},  {AF_INET6, SOCK_STREAM, "TCPv6"},
+        {AF_INET6, SOCK_DGRAM, "UDPv6"},       {AF_NETLINK, SOCK_RAW, "NETLINK"},
+    };
+    static const char name[] = "system.sockprotoname";
+    char value[64], link[64];
+    int pipe_[2];
+    for (size_t i = 0; i < sizeof sockets / sizeof *sockets; i++) {
+        int size = (int)strlen(sockets[i].name) + 1;
+        int fd = FD(socket(sockets[i].family, sockets[i].kind, 0));
+        CHECK_EQ(fgetxattr(fd, name, NULL, 0), size);
+        CHECK_EQ(fgetxattr(fd, name, value, sizeof value), size);
+        CHECK(strcmp(value, sockets[i].name) == 0);
+        CHECK_ERR(fgetxattr(fd, name, value, size - 1), ERANGE);
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        CHECK_EQ(getxattr(link, name, value, sizeof value), size);
+        CHECK_EQ(listxattr(link, value, sizeof value), sizeof name);
+        CHECK_EQ(flistxattr(fd, value, sizeof value), sizeof name);
+        CHECK(strcmp(value, name) == 0);
+        CHECK_ERR(flistxattr(fd, value, 1), ERANGE);
+        CHECK_ERR(fsetxattr(fd, name, "x", 1, 0), EOPNOTSUPP);
+        CHECK_ERR(fremovexattr(fd, name), EOPNOTSUPP);
+        CHECK_ERR(fgetxattr(fd, "user.x", value, sizeof value), ENODATA);
+        CHECK_ERR(fsetxattr(fd, "user.x", "x", 1, 0), EPERM);
+        OK(close(fd));
+    }
+    OK(pipe(pipe_));
+    CHECK_ERR(fgetxattr(pipe_[0], name, value, sizeof value), EOPNOTSUPP);
+    CHECK_ERR(fgetxattr(pipe_[0], "user.x", value, sizeof value), ENODATA);
+    CHECK_ERR(fsetxattr(pipe_[0], "user.x", "x", 1, 0), EPERM);
+    CHECK_ERR(fremovexattr(pipe_[1], "user.x"), EPERM);
+    CHECK_EQ(flistxattr(pipe_[0], value, sizeof value), 0);
+    OK(close(pipe_[0]));
+    OK(close(pipe_[1]));
+}
+
 /* trusted.* is seen and changed with CAP_SYS_ADMIN alone; security.* may be read by all and is the administrator's. */
 static void attributes(void)
 {
@@ -724,7 +767,7 @@ int main(int argc, char **argv)
         TEST(inodes_of_streams), TEST(sending), TEST(half_bad_listing), TEST(seeking),
         TEST(seeking_in_proc), TEST(too_many), TEST(large_owners),     TEST(owners_and_locks),
         TEST(attributes),   TEST(links_to_directories), TEST(copying_a_range), TEST(roots_of_mounts),
-        TEST(what_files_are_told),
+        TEST(what_files_are_told), TEST(attributes_of_nameless),
     };
     return RUN_TESTS("answers_files", tests, argc, argv);
 }

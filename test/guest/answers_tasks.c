@@ -500,6 +500,23 @@ static void executed_names(void)
     CHECK_ERR(syscall(SYS_execveat, dir, "by-link", NULL, NULL, 0x80), EINVAL);
 }
 
+/* A process that runs a script has the script's name, also where the interpreter is a script itself. */
+static void names_of_scripts(void)
+{
+    char place[128], text[192];
+    CHECK(getcwd(place, sizeof place) != NULL);
+    write_file("first", "#!/bin/sh\nread name </proc/$$/comm\n[ \"$name\" = \"$2\" ] && [ \"${1##*/}\" = second -o $# = 2 ] && exit 5\n", 0755);
+    snprintf(text, sizeof text, "#!%s/first\n", place);
+    write_file("second", text, 0755);
+    int status;
+    pid_t child = CHILD({ execl("./first", "any", "1", "first", NULL); });
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5);
+    child = CHILD({ execl("./second", "any", "second", NULL); });
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5);
+}
+
 /* An interpreter could not open its script by a descriptor that is closed: ENOENT, as for any missing interpreter. */
 static void scripts_by_descriptor(void)
 {
@@ -963,7 +980,7 @@ int main(int argc, char **argv)
         TEST(memory_of_children),
         TEST(counts_of_the_ended),
         TEST(executed_names),
-        TEST(scripts_by_descriptor),
+        TEST(names_of_scripts), TEST(scripts_by_descriptor),
         TEST(version),
         TEST(unsharing),
         TEST(threads_share_their_memory),

@@ -261,6 +261,16 @@ impl SocketFile {
 }
 
 impl SocketFile {
+    /// The name of its protocol, as Linux has it in the attribute `system.sockprotoname`.
+    pub fn protocol_name(&self) -> &'static [u8] {
+        match (self.socket.family(), self.socket.kind()) {
+            (AF_UNIX, SOCK_STREAM) => b"UNIX-STREAM",
+            (AF_UNIX, _) => b"UNIX",
+            (AF_NETLINK, _) => b"NETLINK",
+            (family, _) => inet::protocol_name(family, self.socket.protocol()),
+        }
+    }
+
     /// One attempt to receive; `how` says all but where a look begins.
     pub fn receive(&self, buf: &mut IoBuf<'_>, mut how: ReceiveHow) -> Result<Received> {
         let kept = !self.socket.has_host_options();

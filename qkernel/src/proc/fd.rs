@@ -15,6 +15,7 @@ use crate::fs::mount::{Limits, Mount};
 use crate::fs::path::Path;
 use crate::fs::pipe::PipeEnd;
 use crate::fs::poll::PollTable;
+use crate::net::SocketFile;
 use crate::proc::locks;
 use crate::proc::subject::{Part, Subject, Which};
 use crate::pseudo::{Dynamic, Entry, Item, Node, Out, Place, parse_id};
@@ -135,6 +136,9 @@ pub fn path_of(file: &Arc<File>) -> Path {
     }
 }
 
+/// The one attribute that a socket has.
+const SOCKET_PROTOCOL: &[u8] = b"system.sockprotoname";
+
 /// The inode of an open file that has no name: `/proc/self/fd/1` when that is a pipe.
 pub struct Unnamed {
     file: Arc<File>,
@@ -155,6 +159,16 @@ impl Inode for Unnamed {
             return Err(Errno::ENXIO);
         }
         Ok(Box::new(Again { file: self.file.clone() }))
+    }
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        match self.file.as_ops::<SocketFile>() {
+            Some(socket) if name == SOCKET_PROTOCOL => Ok([socket.protocol_name(), &[0]].concat()),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+    fn list_xattr(&self) -> Result<Vec<u8>> {
+        let is_socket = self.file.as_ops::<SocketFile>().is_some();
+        Ok(if is_socket { [SOCKET_PROTOCOL, &[0]].concat() } else { Vec::new() })
     }
     fn statfs(&self) -> Result<HostStatFs> {
         Ok(HostStatFs { kind: 0x0904_1934, bsize: 4096, namelen: 255, frsize: 4096, ..Default::default() })

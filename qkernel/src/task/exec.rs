@@ -106,6 +106,8 @@ fn load(cx: &Ctx<'_>, mut program: Program) -> Result<Loaded> {
         // Programs count on a name, and would take the environment for arguments.
         program.args.push(Vec::new());
     }
+    // What the next interpreter gets. The process keeps the name of the first script (`comm`, `AT_EXECFN`).
+    let mut interpreted = program.name.clone();
     let mut head = vec![0u8; 256];
     for _ in 0..=SCRIPT_DEPTH_MAX {
         let got = program.file.read_at(0, &mut head)?;
@@ -116,12 +118,12 @@ fn load(cx: &Ctx<'_>, mut program: Program) -> Result<Loaded> {
             Some((interpreter, argument)) => {
                 let mut args = vec![interpreter.clone()];
                 args.extend(argument);
-                args.push(program.name.clone());
+                args.push(interpreted);
                 args.extend(program.args.drain(..).skip(1));
                 program.args = args;
                 program.file =
                     crate::fs::open::open_executable(cx, crate::fs::walk::AT_FDCWD, &interpreter, 0)?;
-                program.name = interpreter;
+                interpreted = interpreter;
                 program.is_unnamed = false;
             }
         }

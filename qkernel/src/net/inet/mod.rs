@@ -102,6 +102,18 @@ fn protocol_of(family: u16, kind: u32, protocol: u32) -> Result<u32> {
     }
 }
 
+/// What Linux calls a protocol of the family.
+pub fn protocol_name(family: u16, protocol: u32) -> &'static [u8] {
+    match (protocol, family == AF_INET) {
+        (IPPROTO_TCP, true) => b"TCP",
+        (IPPROTO_TCP, false) => b"TCPv6",
+        (IPPROTO_UDP, true) => b"UDP",
+        (IPPROTO_UDP, false) => b"UDPv6",
+        (_, true) => b"PING",
+        (_, false) => b"PINGv6",
+    }
+}
+
 impl InetSocket {
     /// An unconnected socket.
     pub fn new(family: u16, kind: u32, protocol: u32) -> Result<Arc<Self>> {

@@ -14,6 +14,7 @@ use crate::fs::notify::Mask;
 use crate::fs::path::Path;
 use crate::fs::walk;
 use crate::fs::walk::AT_FDCWD;
+use crate::proc::fd::path_of;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use crate::task::set_id::file_caps::FileCaps;
@@ -35,8 +36,7 @@ fn by_path(cx: &Ctx<'_>, path: UserAddr, follow: bool) -> Result<Path> {
 }
 
 fn by_fd(cx: &Ctx<'_>, fd: i32) -> Result<Path> {
-    let file = cx.opened(fd)?;
-    file.path.clone().ok_or(Errno::EOPNOTSUPP)
+    Ok(path_of(&cx.opened(fd)?))
 }
 
 fn read_name(cx: &Ctx<'_>, addr: UserAddr) -> Result<Vec<u8>> {
