@@ -962,45 +962,6 @@ static void posix_timers(void)
     CHECK_ERR(timer_create(99, NULL, &id), EINVAL);
 }
 
-/* Timers on the processor time of another process run out while their owner sleeps. */
-static void timers_of_others(void)
-{
-    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN};
-    struct itimerspec spec = {{0, 20000000}, {0, 20000000}};
-    struct timespec enough = {60, 0}, soon = {0, 100000000};
-    sigset_t set = set_of(SIGRTMIN, 0);
-    siginfo_t info;
-    block(SIGRTMIN, 0);
-    for (int busy = 0; busy < 2; busy++) {
-        pid_t child = fork();
-        if (child == 0) {
-            while (!busy)
-                pause();
-            for (volatile int i = 0;; i++)
-                ;
-        }
-        clockid_t clock;
-        timer_t id;
-        OK(clock_getcpuclockid(child, &clock));
-        OK(timer_create(clock, &event, &id));
-        OK(timer_settime(id, 0, &spec, NULL));
-        if (busy) {
-            for (int round = 0; round < 3; round++)
-                CHECK_EQ(sigtimedwait(&set, &info, &enough), SIGRTMIN);
-            struct timespec used;
-            OK(clock_gettime(clock, &used));
-            CHECK(used.tv_sec > 0 || used.tv_nsec >= 60000000);
-            OK(timer_settime(id, 0, &(struct itimerspec){0}, NULL));
-            while (sigtimedwait(&set, NULL, &(struct timespec){0, 0}) > 0)
-                ;
-        }
-        CHECK_ERR(sigtimedwait(&set, &info, &soon), EAGAIN);
-        OK(timer_delete(id));
-        OK(kill(child, SIGKILL));
-        CHECK_KILLED(child, SIGKILL);
-    }
-}
-
 /* --- ends --- */
 
 static void broken_pipe(void)
@@ -1078,7 +1039,7 @@ int main(int argc, char **argv)
         TEST(senders),      TEST(children),      TEST(faults),          TEST(interrupted),  TEST(restarted),
         TEST(stacks),       TEST(flags),         TEST(masks),           TEST(waiting),      TEST(queues),
         TEST(directed),     TEST(storm),         TEST(vector_state),    TEST(context_edits), TEST(jumps),
-        TEST(bad_returns),  TEST(flag_return),   TEST(interval_timers), TEST(posix_timers), TEST(timers_of_others), TEST(broken_pipe),
+        TEST(bad_returns),  TEST(flag_return),   TEST(interval_timers), TEST(posix_timers), TEST(broken_pipe),
         TEST(stopped_threads),
     };
     return RUN_TESTS("signals", tests, argc, argv);

@@ -97,11 +97,6 @@ impl Clock {
         matches!(self, Self::Process(..) | Self::Thread(..))
     }
 
-    /// Whether it shows the processor time of this process.
-    pub fn is_of(&self, process: &Arc<Process>) -> bool {
-        matches!(self, Self::Process(of, _) if Arc::ptr_eq(of, process))
-    }
-
     /// Its time, in nanoseconds.
     pub fn now(&self) -> u64 {
         match self {

@@ -135,7 +135,6 @@ pub fn check(task: &Arc<Task>) {
         }
         posix_timer::check_cpu(process, &mut timers.posix);
     }
-    posix_timer::check_watchers(process);
     check_limit(task, total / NSEC);
     update_watch(process);
 }

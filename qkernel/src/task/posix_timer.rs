@@ -68,20 +68,6 @@ impl PosixTimer {
         }
     }
 
-    /// Has another process, by whose processor time it runs, look at it when that process has run. Result: that process. The
-    /// caller holds the timers' lock.
-    fn watch(&self, process: &Arc<Process>) -> Option<Arc<Process>> {
-        let Clock::Process(other, _) = &self.clock else { return None };
-        if self.due_ns == 0 || Arc::ptr_eq(other, process) {
-            return None;
-        }
-        let mut watchers = other.cpu_watchers.lock();
-        if !watchers.iter().any(|known| known.as_ptr() == Arc::as_ptr(process)) {
-            watchers.push(Arc::downgrade(process));
-        }
-        Some(other.clone())
-    }
-
     /// Starts the kernel's timer for `due_ns`.
     fn arm(&mut self, process: &Arc<Process>, id: u32) {
         self.generation += 1;
@@ -139,7 +125,7 @@ pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result
 
 /// Sets a timer, to a time of its clock if `absolute`; returns what was left of the former setting.
 pub fn set(process: &Arc<Process>, id: u32, new: Setting, absolute: bool) -> Result<Setting> {
-    let (old, watched) = {
+    let old = {
         let mut timers = process.timers.lock();
         let timer = timers.posix.get(id)?;
         let old = timer.setting();
@@ -155,12 +141,9 @@ pub fn set(process: &Arc<Process>, id: u32, new: Setting, absolute: bool) -> Res
             timer.real_ns = new.value_ns;
         }
         timer.arm(process, id);
-        (old, timer.watch(process))
+        old
     };
     crate::task::timers::update_watch(process);
-    if let Some(other) = watched {
-        crate::task::timers::update_watch(&other);
-    }
     Ok(old)
 }
 
@@ -185,22 +168,6 @@ pub fn check_cpu(process: &Arc<Process>, posix: &mut PosixTimers) {
     for (id, timer) in &mut posix.timers {
         if timer.due_ns != 0 && timer.clock.is_cpu() && !timer.waiting && timer.clock.now() >= timer.due_ns {
             timer.expire(process, *id);
-        }
-    }
-}
-
-/// Fires those of other processes on the processor time of `process`, and forgets processes that have none any more.
-pub fn check_watchers(process: &Arc<Process>) {
-    let watchers = process.cpu_watchers.lock().clone();
-    for watcher in watchers {
-        let Some(owner) = watcher.upgrade() else {
-            process.cpu_watchers.lock().retain(|known| known.strong_count() != 0);
-            continue;
-        };
-        let mut timers = owner.timers.lock();
-        check_cpu(&owner, &mut timers.posix);
-        if !timers.posix.watches(process) {
-            process.cpu_watchers.lock().retain(|known| !known.ptr_eq(&watcher));
         }
     }
 }

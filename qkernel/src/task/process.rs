@@ -1,7 +1,7 @@
 //! Processes: thread groups, and the tree of parents, process groups and sessions.
 
 use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -71,8 +71,6 @@ pub struct Process {
     pub stop_wait: WaitQueue,
     /// `setitimer`, POSIX timers and alarms.
     pub timers: SpinLock<Timers>,
-    /// Other processes that have timers on this one's processor time. Changed under the lock of their timers.
-    pub cpu_watchers: SpinLock<Vec<Weak<Process>>>,
     /// Something depends on its processor time (a timer, `RLIMIT_CPU`).
     pub cpu_watch: AtomicBool,
     /// The program, for `/proc/PID/exe`.
@@ -157,7 +155,6 @@ impl Process {
             stop: SpinLock::new(Rank::Stop, StopState::default()),
             stop_wait: WaitQueue::new(),
             timers: SpinLock::new(Rank::ProcessTimers, Timers::default()),
-            cpu_watchers: SpinLock::new(Rank::Leaf, Vec::new()),
             cpu_watch: AtomicBool::new(false),
             exe: SpinLock::new(Rank::Leaf, None),
             is_subreaper: AtomicBool::new(false),

@@ -1,7 +1,7 @@
 //! A process's timers: `setitimer(2)` and POSIX timers.
 
 use alloc::collections::BTreeMap;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Weak;
 use core::sync::atomic::Ordering;
 
 use machine::errno::{Errno, Result};
@@ -117,8 +117,7 @@ pub fn update_watch(process: &Process) {
     let timers = process.timers.lock();
     let timed = timers.virt.due_ns != 0 || timers.prof.due_ns != 0 || timers.posix.watches_cpu();
     let limited = process.limits.lock().soft(RLIMIT_CPU) != RLIM_INFINITY;
-    let watched = !process.cpu_watchers.lock().is_empty();
-    process.cpu_watch.store(timed || limited || watched, Ordering::Relaxed);
+    process.cpu_watch.store(timed || limited, Ordering::Relaxed);
 }
 
 /// The signal of a timer that runs out.
@@ -159,12 +158,6 @@ impl PosixTimers {
     /// Deletes all.
     pub fn clear(&mut self) {
         self.timers.clear();
-    }
-
-    /// Whether one is armed on the processor time of this process.
-    pub fn watches(&self, process: &Arc<Process>) -> bool {
-        let is_armed = |timer: &PosixTimer| timer.due_ns != 0 && timer.clock.is_of(process);
-        self.timers.values().any(is_armed)
     }
 
     /// Whether one is armed on processor time.
