@@ -335,6 +335,12 @@ static void nowhere(void)
     CHECK(mount("none", "a", "tmpfs", 0, NULL) == -1 && (errno == EINVAL || errno == ENOENT));
     CHECK(mount("b", "a", NULL, MS_BIND, NULL) == -1 && (errno == EINVAL || errno == ENOENT));
     CHECK_ERR(umount("."), EINVAL);
+    pid_t child = CHILD({
+        OK(chroot("."));
+        CHECK(mount("none", "/a", "tmpfs", 0, NULL) == -1 && (errno == EINVAL || errno == ENOENT));
+        CHECK(mount("/b", "/a", NULL, MS_BIND | MS_REC, NULL) == -1 && (errno == EINVAL || errno == ENOENT));
+    });
+    JOIN(child);
     OK(fchdir(was));
     OK(close(was));
     char path[64];

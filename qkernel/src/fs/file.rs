@@ -677,8 +677,14 @@ impl FileTable {
     }
 
     /// Closes the descriptors with the close-on-exec flag.
-    pub fn close_for_exec(&self) {
-        self.close_where(|_, descriptor| descriptor.close_on_exec);
+    /// Takes them out of the table; the caller closes them by [`Self::close_taken`].
+    pub fn take_for_exec(&self) -> Vec<Descriptor> {
+        self.take_where(|_, descriptor| descriptor.close_on_exec)
+    }
+
+    /// Carries out the closing of descriptors that are in the table no more.
+    pub fn close_taken(&self, taken: Vec<Descriptor>) {
+        taken.into_iter().for_each(|descriptor| self.closed(descriptor));
     }
 
     /// Closes everything (the process ends).
@@ -688,18 +694,18 @@ impl FileTable {
 
     /// Closes the descriptors `which` chooses.
     pub fn close_where(&self, which: impl Fn(usize, &Descriptor) -> bool) {
-        let mut closed = Vec::new();
-        {
-            let mut slots = self.slots.lock();
-            for fd in 0..slots.entries.len() {
-                if slots.entries[fd].as_ref().is_some_and(|descriptor| which(fd, descriptor)) {
-                    closed.extend(slots.take(fd));
-                }
+        self.close_taken(self.take_where(which));
+    }
+
+    fn take_where(&self, which: impl Fn(usize, &Descriptor) -> bool) -> Vec<Descriptor> {
+        let mut taken = Vec::new();
+        let mut slots = self.slots.lock();
+        for fd in 0..slots.entries.len() {
+            if slots.entries[fd].as_ref().is_some_and(|descriptor| which(fd, descriptor)) {
+                taken.extend(slots.take(fd));
             }
         }
-        for descriptor in closed {
-            self.closed(descriptor);
-        }
+        taken
     }
 
     /// Sets close-on-exec on the descriptors of a range (`close_range(2)`).

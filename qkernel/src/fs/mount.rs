@@ -1,5 +1,6 @@
 //! Mounts: which file system is seen where.
 
+use abi::word::to_usize;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -14,6 +15,7 @@ use crate::fs::notify;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::mm::account::Charge;
+use machine::sched;
 use machine::sync::{Mutex, Once, Rank, SpinLock};
 
 bitflags! {
@@ -113,6 +115,8 @@ pub struct Mount {
     changes: Once<Arc<Changes>>,
     /// Of the root of a tree: how many are in the tree beside it.
     members: AtomicU32,
+    /// [`Dentry::tree`] of its root.
+    names: usize,
     /// Those that programs make are charged.
     _charge: Charge,
 }
@@ -165,6 +169,7 @@ impl Mount {
         limits: Limits,
         charge: Charge,
     ) -> Arc<Self> {
+        let names = root.tree();
         Arc::new(Self {
             id: NEXT_MOUNT.fetch_add(1, Ordering::Relaxed),
             kind: kind.into(),
@@ -178,6 +183,7 @@ impl Mount {
             expires: AtomicU64::new(0),
             changes: Once::new(),
             members: AtomicU32::new(0),
+            names,
             _charge: charge,
         })
     }
@@ -240,9 +246,11 @@ impl Mount {
     /// Takes it away if nobody has used it since the last time this was asked, which is the last path that led here:
     /// `EAGAIN` the first time.
     pub fn expire(self: &Arc<Self>) -> Result<()> {
+        let moves = MOVES.lock();
         if self.is_busy() {
             return Err(Errno::EBUSY);
         }
+        drop(moves);
         let now = self.entries.load(Ordering::Relaxed);
         if self.expires.swap(now + 1, Ordering::Relaxed) != now {
             return Err(Errno::EAGAIN);
@@ -258,8 +266,9 @@ impl Mount {
 
     /// Whether something is mounted in it.
     fn is_covered(self: &Arc<Self>) -> bool {
-        let all = ALL.lock();
-        all.iter().any(|other| other.place().is_some_and(|(mount, _)| Arc::ptr_eq(&mount, self)))
+        let is_in =
+            |other: &Arc<Self>| other.at.lock().as_ref().is_some_and(|(mount, _)| Arc::ptr_eq(mount, self));
+        ALL.lock().iter().any(is_in)
     }
 
     /// The root of the tree that it is in.
@@ -308,9 +317,11 @@ impl Mount {
     pub fn mount_over(self: &Arc<Self>, place: &Path, root: &Arc<Mount>) -> Result<()> {
         let _moves = MOVES.lock();
         let place = enter(place.clone());
-        place.check_mountable(root, 1)?;
-        self.attach(&place);
-        Ok(())
+        holding_name(&place.dentry, || {
+            place.check_mountable(root, 1)?;
+            self.attach(&place);
+            Ok(())
+        })
     }
 
     /// Mounts what is seen at `from` over `place` as well, both in the tree of `root`; with all that is mounted in it if
@@ -321,25 +332,46 @@ impl Mount {
             return Err(Errno::EINVAL);
         }
         let place = enter(place.clone());
+        place.check_mountable(root, 1)?;
         let first = from.mount.copy(from.dentry.clone(), from.inode.clone())?;
-        // Mounts that are copied, by id, with their copies; and where each copy belongs.
-        let mut copies = BTreeMap::from([(from.mount.id, first.clone())]);
+        let inner = if with_mounts { from.mount.copies_in(&from.dentry, &first)? } else { Vec::new() };
+        holding_name(&place.dentry, || {
+            place.check_mountable(root, 1 + inner.len())?;
+            // They come into sight together.
+            for (copy, place) in &inner {
+                copy.take_place(place.clone());
+            }
+            first.attach(&place);
+            let count = u32::try_from(inner.len()).unwrap_or(0);
+            place.mount.top().members.fetch_add(count, Ordering::Relaxed);
+            ALL.lock().extend(inner.into_iter().map(|(copy, _)| copy));
+            Ok(())
+        })
+    }
+
+    /// Copies of all that is mounted in it at or below `dentry`, parents before children, with their places in `first`, which is
+    /// a copy of itself. `ENOSPC`: there are more than a tree has.
+    fn copies_in(
+        self: &Arc<Self>,
+        dentry: &Arc<Dentry>,
+        first: &Arc<Self>,
+    ) -> Result<Vec<(Arc<Self>, Place)>> {
+        // Mounts that are copied, by id, with their copies.
+        let mut copies = BTreeMap::from([(self.id, first.clone())]);
         let mut places = Vec::new();
-        let inner = if with_mounts { from.mount.tree() } else { Vec::new() };
-        for mount in inner.iter().skip(1) {
-            let Some((parent, dentry)) = mount.place() else { continue };
-            let is_in = parent.id != from.mount.id || dentry.is_below(&from.dentry);
+        for mount in self.tree() {
+            sched::go_on()?;
+            let Some((parent, at)) = mount.place().filter(|_| mount.id != self.id) else { continue };
+            let is_in = parent.id != self.id || at.is_below(dentry);
             let Some(parent) = copies.get(&parent.id).filter(|_| is_in).cloned() else { continue };
             let copy = mount.copy(mount.root.clone(), mount.root_inode.clone())?;
             copies.insert(mount.id, copy.clone());
-            places.push((copy, parent, dentry));
+            places.push((copy, (parent, at)));
+            if places.len() >= to_usize(MOUNTS_MAX.into()) {
+                return Err(Errno::ENOSPC);
+            }
         }
-        place.check_mountable(root, copies.len())?;
-        first.attach(&place);
-        for (copy, parent, dentry) in places {
-            copy.attach_to((parent, dentry));
-        }
-        Ok(())
+        Ok(places)
     }
 
     /// Another mount of something in the same file system.
@@ -349,14 +381,13 @@ impl Mount {
 
     /// Mounts it over `place`.
     pub fn attach(self: &Arc<Self>, place: &Path) {
-        self.attach_to((place.mount.clone(), place.dentry.clone()));
-    }
-
-    fn attach_to(self: &Arc<Self>, place: Place) {
-        place.0.top().members.fetch_add(1, Ordering::Relaxed);
-        self.take_place(place);
+        let top = place.mount.top();
+        top.members.fetch_add(1, Ordering::Relaxed);
+        self.take_place((place.mount.clone(), place.dentry.clone()));
         ALL.lock().push(self.clone());
-        self.tell_change();
+        if let Some(changes) = top.changes.get() {
+            changes.tell();
+        }
     }
 
     /// It is seen at a place, as far as paths go.
@@ -379,7 +410,7 @@ impl Mount {
     /// Takes it away; `EINVAL` for the root of the tree. Unless `lazy`, `EBUSY` while something is mounted in it or it is used;
     /// else what is mounted in it goes as well, each on its own.
     pub fn detach(self: &Arc<Self>, lazy: bool) -> Result<()> {
-        let _moves = MOVES.lock();
+        let moves = MOVES.lock();
         let Some((parent, _)) = self.place() else { return Err(Errno::EINVAL) };
         if !lazy && self.is_busy() {
             return Err(Errno::EBUSY);
@@ -388,6 +419,11 @@ impl Mount {
         let removed = remove_all(self);
         top.members.fetch_sub(u32::try_from(removed.len()).unwrap_or(0), Ordering::Relaxed);
         parent.tell_change();
+        drop(moves);
+        for mount in removed {
+            drop(mount);
+            sched::let_others_go_on();
+        }
         Ok(())
     }
 
@@ -404,9 +440,12 @@ impl Mount {
         if place.mount.is_in(self) {
             return Err(Errno::ELOOP);
         }
-        place.check_mountable(root, 0)?;
-        self.leave_place();
-        self.take_place((place.mount.clone(), place.dentry.clone()));
+        holding_name(&place.dentry, || {
+            place.check_mountable(root, 0)?;
+            self.leave_place();
+            self.take_place((place.mount.clone(), place.dentry.clone()));
+            Ok(())
+        })?;
         // Behind the mount that they are in now.
         let moved = self.tree();
         let ids: BTreeSet<u64> = moved.iter().map(|mount| mount.id).collect();
@@ -452,9 +491,9 @@ impl Drop for Mount {
     /// Who watches files of a file system is told when its last mount goes.
     fn drop(&mut self) {
         if notify::is_any() {
-            let tree = self.root.tree();
-            if !list().iter().any(|other| other.root.tree() == tree) {
-                notify::unmounted(tree);
+            let is_last = !ALL.lock().iter().any(|other| other.names == self.names);
+            if is_last {
+                notify::unmounted(self.names);
             }
         }
     }
@@ -498,19 +537,35 @@ pub fn leave(mut path: Path) -> Option<Path> {
 
 /// Takes away the root of a tree that no program sees any more, and everything that is mounted in it.
 pub fn remove_tree(root: &Arc<Mount>) {
-    for mount in remove_all(root) {
+    let moves = MOVES.lock();
+    let removed = remove_all(root);
+    drop(moves);
+    for mount in removed.iter().rev() {
         dentry::forget_tree(&mount.root);
     }
 }
 
-/// Takes away a mount and all that is mounted in it, children before parents; result: those.
+/// Takes away a mount and all that is mounted in it; result: those. Parents go first, so that nothing that was covered comes into
+/// sight. The caller holds [`MOVES`].
 fn remove_all(root: &Arc<Mount>) -> Vec<Arc<Mount>> {
-    let mut removed = root.tree();
-    removed.reverse();
+    let removed = root.tree();
     removed.iter().for_each(|mount| drop(mount.leave_place()));
     let ids: BTreeSet<u64> = removed.iter().map(|mount| mount.id).collect();
     ALL.lock().retain(|mount| !ids.contains(&mount.id));
     removed
+}
+
+/// Does something while the name stays what it is in its directory.
+fn holding_name<T>(dentry: &Arc<Dentry>, action: impl FnOnce() -> Result<T>) -> Result<T> {
+    loop {
+        let Some(parent) = dentry.parent() else { return action() };
+        let changes = parent.changes.lock();
+        if dentry.parent().is_some_and(|now| Arc::ptr_eq(&now, &parent)) {
+            let result = action();
+            drop(changes);
+            return result;
+        }
+    }
 }
 
 /// All mounts, parents before children.

@@ -37,13 +37,14 @@ struct EpollEvent {
     data: u64,
 }
 
-/// Whether waiting for a file makes sense: files, directories and simple devices are always ready.
-fn can_be_watched(file: &File) -> bool {
+/// Whether waiting for a file makes sense: files, directories and simple devices are always ready. `unknown`: the answer where the
+/// file cannot be asked.
+fn can_be_watched(file: &File, unknown: bool) -> bool {
     let is_always_ready = |stat: &Stat| {
         matches!(stat.kind(), S_IFREG | S_IFDIR)
             || (stat.kind() == S_IFCHR && devfs::is_always_ready(stat.rdev))
     };
-    file.ops.is_polled() || file.ops.stat(file).is_ok_and(|stat| !is_always_ready(&stat))
+    file.ops.is_polled() || file.ops.stat(file).map_or(unknown, |stat| !is_always_ready(&stat))
 }
 
 /// `epoll_ctl(2)`.
@@ -55,7 +56,8 @@ pub(super) fn epoll_ctl(cx: &Ctx<'_>, set: i32, operation: u32, fd: i32, event: 
         if operation == DELETE { EpollEvent { events: 0, data: 0 } } else { cx.user().read(event)? };
     let me = cx.opened(set)?;
     let file = cx.opened(fd)?;
-    if !can_be_watched(&file) {
+    // What is watched already is let go, whatever has become of it.
+    if !can_be_watched(&file, operation != ADD) {
         return Err(Errno::EPERM);
     }
     let epoll = me.as_ops::<Epoll>().ok_or(Errno::EINVAL)?;

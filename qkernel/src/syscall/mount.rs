@@ -124,18 +124,17 @@ pub(super) fn mount(
     let flags = MountFlags::from_bits_truncate(flags);
     let options = read_options(cx, data)?;
     let place = find(cx, &actor, target, true)?;
-    check_own(&actor, &place)?;
+    check_own(cx, &place)?;
     if flags.contains(MountFlags::REMOUNT) {
         return remount(&place, flags, &options);
     }
     if flags.contains(MountFlags::BIND) {
         let from = find(cx, &actor, source, true)?;
-        check_own(&actor, &from)?;
+        check_own(cx, &from)?;
         if !are_alike(&from, &place) {
             return Err(Errno::ENOTDIR);
         }
-        Mount::bind(&from, &place, flags.contains(MountFlags::REC), &actor.fs.root().mount)?;
-        return Ok(0);
+        return Mount::bind(&from, &place, flags.contains(MountFlags::REC), &own_root(cx)?).map(|()| 0);
     }
     if flags.intersects(MountFlags::PROPAGATION) {
         check_mount_root(&place)?;
@@ -145,12 +144,12 @@ pub(super) fn mount(
     }
     if flags.contains(MountFlags::MOVE) {
         let from = find(cx, &actor, source, true)?;
-        check_own(&actor, &from)?;
+        check_own(cx, &from)?;
         check_mount_root(&from)?;
         if !are_alike(&from, &place) {
             return Err(Errno::EINVAL);
         }
-        return from.mount.move_to(&place, &actor.fs.root().mount).map(|()| 0);
+        return from.mount.move_to(&place, &own_root(cx)?).map(|()| 0);
     }
     let kind = cx.user().read_cstr(kind, 4096, Errno::EINVAL)?;
     let name = if source.is_null() { b"none".to_vec() } else { cx.user().read_path(source)? };
@@ -161,12 +160,17 @@ pub(super) fn mount(
     let words = if &*kind == b"tmpfs" { words_of(&options) } else { Limits::empty() };
     let limits = flags.limits(None) | words;
     let mount = Mount::made(Dentry::root(root.clone()), root, &kind, &name, limits)?;
-    mount.mount_over(&place, &actor.fs.root().mount).map(|()| 0)
+    mount.mount_over(&place, &own_root(cx)?).map(|()| 0)
 }
 
 /// `EINVAL` for what is mounted in the tree of another container, to which `/proc/PID/root` leads, or nowhere any more.
-fn check_own(actor: &Actor, place: &Path) -> Result<()> {
-    if place.mount.shares_tree(&actor.fs.root().mount) { Ok(()) } else { Err(Errno::EINVAL) }
+fn check_own(cx: &Ctx<'_>, place: &Path) -> Result<()> {
+    if place.mount.shares_tree(&own_root(cx)?) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// The root of the container's mounts, whatever the process has made its own root.
+fn own_root(cx: &Ctx<'_>) -> Result<Arc<Mount>> {
+    cx.container().root.get().map(|root| root.mount.clone()).ok_or(Errno::EINVAL)
 }
 
 /// The options of a file system, up to a page of them.
@@ -219,7 +223,7 @@ pub(super) fn umount2(cx: &Ctx<'_>, target: UserAddr, flags: u32) -> SyscallResu
         return Err(Errno::EPERM);
     }
     let place = find(cx, &actor, target, !flags.contains(UmountFlags::NOFOLLOW))?;
-    check_own(&actor, &place)?;
+    check_own(cx, &place)?;
     check_mount_root(&place)?;
     if flags.contains(UmountFlags::EXPIRE) {
         let is_own_root = Arc::ptr_eq(&actor.fs.root().mount, &place.mount);

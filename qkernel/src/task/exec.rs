@@ -568,9 +568,10 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     }
     loaded.aspace.expect(loaded.touches);
     let old = task.replace_aspace(Some(loaded.aspace));
-    // Who sees a descriptor closed finds the new program, and who may look into that finds the descriptor closed.
-    files.close_for_exec();
+    // Who may look into the new program finds none of these in its table, and who sees one closed may look into it.
+    let taken = files.take_for_exec();
     process.dumpable.store(u32::from(is_dumpable), Ordering::SeqCst);
+    files.close_taken(taken);
     if let Some(old) = &old {
         task.process.has_held(old.resident_peak());
     }
