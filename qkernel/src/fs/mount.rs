@@ -1,6 +1,5 @@
 //! Mounts: which file system is seen where.
 
-use abi::word::to_usize;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -332,46 +331,40 @@ impl Mount {
             return Err(Errno::EINVAL);
         }
         let place = enter(place.clone());
-        place.check_mountable(root, 1)?;
+        let inner = if with_mounts { from.mount.inner(&from.dentry)? } else { Vec::new() };
+        // Before copies are made for nothing. No mount comes meanwhile.
+        place.check_mountable(root, 1 + inner.len())?;
         let first = from.mount.copy(from.dentry.clone(), from.inode.clone())?;
-        let inner = if with_mounts { from.mount.copies_in(&from.dentry, &first)? } else { Vec::new() };
+        // Mounts that are copied, by id, with their copies; the copies, parents before children, with their places.
+        let mut copies = BTreeMap::from([(from.mount.id, first.clone())]);
+        let mut places = alloc::vec![(first, (place.mount.clone(), place.dentry.clone()))];
+        for (mount, (parent, dentry)) in inner {
+            let Some(parent) = copies.get(&parent.id).cloned() else { continue };
+            let copy = mount.copy(mount.root.clone(), mount.root_inode.clone())?;
+            copies.insert(mount.id, copy.clone());
+            places.push((copy, (parent, dentry)));
+            sched::go_on()?;
+        }
         holding_name(&place.dentry, || {
-            place.check_mountable(root, 1 + inner.len())?;
-            // They come into sight together.
-            for (copy, place) in &inner {
-                copy.take_place(place.clone());
-            }
-            first.attach(&place);
-            let count = u32::try_from(inner.len()).unwrap_or(0);
-            place.mount.top().members.fetch_add(count, Ordering::Relaxed);
-            ALL.lock().extend(inner.into_iter().map(|(copy, _)| copy));
+            place.check_mountable(root, places.len())?;
+            attach_all(&place.mount, places);
             Ok(())
         })
     }
 
-    /// Copies of all that is mounted in it at or below `dentry`, parents before children, with their places in `first`, which is
-    /// a copy of itself. `ENOSPC`: there are more than a tree has.
-    fn copies_in(
-        self: &Arc<Self>,
-        dentry: &Arc<Dentry>,
-        first: &Arc<Self>,
-    ) -> Result<Vec<(Arc<Self>, Place)>> {
-        // Mounts that are copied, by id, with their copies.
-        let mut copies = BTreeMap::from([(self.id, first.clone())]);
-        let mut places = Vec::new();
-        for mount in self.tree() {
-            sched::go_on()?;
-            let Some((parent, at)) = mount.place().filter(|_| mount.id != self.id) else { continue };
-            let is_in = parent.id != self.id || at.is_below(dentry);
-            let Some(parent) = copies.get(&parent.id).filter(|_| is_in).cloned() else { continue };
-            let copy = mount.copy(mount.root.clone(), mount.root_inode.clone())?;
-            copies.insert(mount.id, copy.clone());
-            places.push((copy, (parent, at)));
-            if places.len() >= to_usize(MOUNTS_MAX.into()) {
-                return Err(Errno::ENOSPC);
+    /// All that is mounted in it at or below `dentry`, parents before children, with their places.
+    fn inner(self: &Arc<Self>, dentry: &Arc<Dentry>) -> Result<Vec<(Arc<Self>, Place)>> {
+        let mut ids = BTreeSet::from([self.id]);
+        let mut inner = Vec::new();
+        for mount in list() {
+            let Some(place) = mount.place().filter(|(parent, _)| ids.contains(&parent.id)) else { continue };
+            if place.0.id != self.id || place.1.is_below(dentry) {
+                ids.insert(mount.id);
+                inner.push((mount, place));
             }
+            sched::go_on()?;
         }
-        Ok(places)
+        Ok(inner)
     }
 
     /// Another mount of something in the same file system.
@@ -381,13 +374,8 @@ impl Mount {
 
     /// Mounts it over `place`.
     pub fn attach(self: &Arc<Self>, place: &Path) {
-        let top = place.mount.top();
-        top.members.fetch_add(1, Ordering::Relaxed);
-        self.take_place((place.mount.clone(), place.dentry.clone()));
-        ALL.lock().push(self.clone());
-        if let Some(changes) = top.changes.get() {
-            changes.tell();
-        }
+        let own = (self.clone(), (place.mount.clone(), place.dentry.clone()));
+        attach_all(&place.mount, alloc::vec![own]);
     }
 
     /// It is seen at a place, as far as paths go.
@@ -420,10 +408,7 @@ impl Mount {
         top.members.fetch_sub(u32::try_from(removed.len()).unwrap_or(0), Ordering::Relaxed);
         parent.tell_change();
         drop(moves);
-        for mount in removed {
-            drop(mount);
-            sched::let_others_go_on();
-        }
+        drop_one_by_one(removed, |_| ());
         Ok(())
     }
 
@@ -540,8 +525,17 @@ pub fn remove_tree(root: &Arc<Mount>) {
     let moves = MOVES.lock();
     let removed = remove_all(root);
     drop(moves);
-    for mount in removed.iter().rev() {
-        dentry::forget_tree(&mount.root);
+    drop_one_by_one(removed, |mount| dentry::forget_tree(&mount.root));
+}
+
+/// Drops mounts, children before parents, after `last` was done with each. Others go on in between: it takes a while for many.
+fn drop_one_by_one(mut mounts: Vec<Arc<Mount>>, last: impl Fn(&Arc<Mount>)) {
+    while let Some(mount) = mounts.pop() {
+        last(&mount);
+        drop(mount);
+        if !mounts.is_empty() {
+            sched::let_others_go_on();
+        }
     }
 }
 
@@ -553,6 +547,17 @@ fn remove_all(root: &Arc<Mount>) -> Vec<Arc<Mount>> {
     let ids: BTreeSet<u64> = removed.iter().map(|mount| mount.id).collect();
     ALL.lock().retain(|mount| !ids.contains(&mount.id));
     removed
+}
+
+/// Mounts the first one in a mount that is there, and the others in those before them. They come into sight together.
+fn attach_all(in_mount: &Arc<Mount>, mounts: Vec<(Arc<Mount>, Place)>) {
+    let top = in_mount.top();
+    top.members.fetch_add(u32::try_from(mounts.len()).unwrap_or(0), Ordering::Relaxed);
+    mounts.iter().rev().for_each(|(mount, place)| mount.take_place(place.clone()));
+    ALL.lock().extend(mounts.into_iter().map(|(mount, _)| mount));
+    if let Some(changes) = top.changes.get() {
+        changes.tell();
+    }
 }
 
 /// Does something while the name stays what it is in its directory.

@@ -137,7 +137,7 @@ fn find_or_create(
         match create(actor, &dir, &name, mode) {
             // Someone was faster.
             Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {
-                dir.dentry.forget(&name);
+                forget_unless_fixed(&dir, &name);
                 let found = walk::child(&dir, &name)?.ok_or(Errno::ESTALE)?;
                 if found.inode.kind() == S_IFLNK {
                     return Err(Errno::ESTALE);
@@ -146,6 +146,14 @@ fn find_or_create(
             }
             result => return Ok((result?, true)),
         }
+    }
+}
+
+/// Looks the name up anew next time, unless something is mounted there.
+fn forget_unless_fixed(dir: &Path, name: &[u8]) {
+    let _changes = dir.dentry.changes.lock();
+    if !dir.dentry.cached(name).is_some_and(|known| known.is_fixed()) {
+        dir.dentry.forget(name);
     }
 }
 
