@@ -17,7 +17,7 @@ const MEMBARRIER_PRIVATE_SYNC_CORE: i32 = 1 << 5;
 const MEMBARRIER_REGISTER_PRIVATE_SYNC_CORE: i32 = 1 << 6;
 const MEMBARRIER_GET_REGISTRATIONS: i32 = 1 << 9;
 /// Those that there are; the barrier for restartable sequences (bits 7 and 8) is not among them.
-const MEMBARRIER_ALL: i32 = (1 << 7) - 1 | MEMBARRIER_GET_REGISTRATIONS;
+const MEMBARRIER_ALL: i32 = ((1 << 7) - 1) | MEMBARRIER_GET_REGISTRATIONS;
 
 /// `membarrier(2)`.
 ///
