@@ -243,6 +243,20 @@ fn a_stuck_vcpu_is_noticed() {
     assert!(text.contains("vCPU 1 "), "{text}");
 }
 
+/// Long work goes on, and says so; to wait for a lock is no work.
+#[test]
+fn long_work_is_not_stuck() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (case, ends_well) in [("long", true), ("contended", false)] {
+        let mut config = SandboxConfig::new(Platform::Systrap, 1, 64 << 20);
+        (config.kernel, config.patience) = (kernel(), Duration::from_secs(2));
+        let sandbox = Sandbox::new(config, host_io(), Arc::new(EventQueue::new())).expect("a sandbox");
+        let spec = BootSpec { args: vec![case.into()], ..BootSpec::default() };
+        let result = sandbox.run(&spec).map_err(|error| error.to_string());
+        assert_eq!(result.is_ok(), ends_well, "{case}: {result:?}");
+    }
+}
+
 /// Processor time of a process so far, in clock ticks.
 fn ticks(pid: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

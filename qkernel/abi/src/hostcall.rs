@@ -52,7 +52,7 @@ pub const IDLE: u32 = 4;
 pub const KICK: u32 = 5;
 /// (deadline_ns): kvm only; the CPU wants an interrupt at this monotonic time.
 pub const SET_DEADLINE: u32 = 6;
-/// (): a spin lock is contended; gives the core away.
+/// (progress): gives the core away. 0: a spin lock is contended, which is no progress; else long work goes on, which is.
 pub const YIELD: u32 = 7;
 /// ([`HostClocks`] phys).
 pub const CLOCK: u32 = 8;

@@ -54,15 +54,16 @@ fn check(creds: &Creds, file: &File) -> Result<()> {
 /// Pages of the range that are in memory; of length 0, up to the end.
 fn cached(store: &PageStore, offset: u64, len: u64) -> Result<u64> {
     /// Pages that are looked at in one go.
-    const BATCH: u64 = 4096;
+    const BATCH: usize = 4096;
     let size = store.size();
     let end = if len == 0 { size } else { offset.saturating_add(len).min(size) };
     let mut count = 0;
-    for page in offset / PAGE..end.div_ceil(PAGE) {
-        count += u64::from(store.is_in_memory(page));
-        if page.is_multiple_of(BATCH) {
-            sched::go_on()?;
-        }
+    let mut next = Some(offset / PAGE);
+    while let Some(page) = next {
+        let (some, rest) = store.count_in_memory(&(page..end.div_ceil(PAGE)), BATCH);
+        count += some;
+        next = rest;
+        sched::go_on()?;
     }
     Ok(count)
 }

@@ -67,7 +67,7 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
     let [a, b, c, ..] = call.args;
     let pulse = sandbox.pulses.cpu(cpu);
     // Waiting for a lock is no progress.
-    let pulse = pulse.filter(|_| call.number != YIELD);
+    let pulse = pulse.filter(|_| call.number != YIELD || a != 0);
     pulse.inspect(|pulse| pulse.enter(call.number));
     let result = match call.number {
         AS_CREATE | AS_DESTROY | AS_RUN | AS_SYNC | AS_SAVE_FPU => {

@@ -278,6 +278,21 @@ impl PageStore {
         all - held as u64
     }
 
+    /// How many of these pages are no holes, and their content not away, as far as `most` of them were looked at; and the page to go
+    /// on from if there may be more.
+    pub fn count_in_memory(&self, pages: &Range<u64>, most: usize) -> (u64, Option<u64>) {
+        let held = self.pages.lock();
+        let mut count = 0;
+        let inside = held.from(pages.start).take_while(|(page, _)| *page < pages.end);
+        for (looks, (page, frame)) in inside.enumerate() {
+            if looks == most {
+                return (count, Some(page));
+            }
+            count += u64::from(!residency::is_swapped(frame));
+        }
+        (count, None)
+    }
+
     /// Bytes of frames it holds.
     pub fn resident_bytes(&self) -> u64 {
         self.pages.lock().count() as u64 * PAGE

@@ -35,7 +35,7 @@ pub fn relax() {
 /// Shows the host that long work goes on.
 pub fn show_progress() {
     if is_ready() {
-        let _ = call(hc::YIELD, [0; 6]);
+        let _ = call(hc::YIELD, [1, 0, 0, 0, 0, 0]);
     }
 }
 
