@@ -331,7 +331,12 @@ impl Mount {
             return Err(Errno::EINVAL);
         }
         let place = enter(place.clone());
-        let inner = if with_mounts { from.mount.inner(&from.dentry)? } else { Vec::new() };
+        let is_in = |dentry: &Arc<Dentry>| {
+            // Directories may be nested deeply.
+            sched::let_others_go_on();
+            dentry.is_below(&from.dentry)
+        };
+        let inner = if with_mounts { from.mount.inner(is_in) } else { Vec::new() };
         // Before copies are made for nothing. No mount comes meanwhile.
         place.check_mountable(root, 1 + inner.len())?;
         let first = from.mount.copy(from.dentry.clone(), from.inode.clone())?;
@@ -352,19 +357,18 @@ impl Mount {
         })
     }
 
-    /// All that is mounted in it at or below `dentry`, parents before children, with their places.
-    fn inner(self: &Arc<Self>, dentry: &Arc<Dentry>) -> Result<Vec<(Arc<Self>, Place)>> {
+    /// All that is mounted in it and in those, parents before children, with their places. `is_in`: which of its own names count.
+    fn inner(self: &Arc<Self>, is_in: impl Fn(&Arc<Dentry>) -> bool) -> Vec<(Arc<Self>, Place)> {
         let mut ids = BTreeSet::from([self.id]);
         let mut inner = Vec::new();
         for mount in list() {
             let Some(place) = mount.place().filter(|(parent, _)| ids.contains(&parent.id)) else { continue };
-            if place.0.id != self.id || place.1.is_below(dentry) {
+            if place.0.id != self.id || is_in(&place.1) {
                 ids.insert(mount.id);
                 inner.push((mount, place));
             }
-            sched::go_on()?;
         }
-        Ok(inner)
+        inner
     }
 
     /// Another mount of something in the same file system.
@@ -433,7 +437,7 @@ impl Mount {
         })?;
         // Behind the mount that they are in now.
         let moved = self.tree();
-        let ids: BTreeSet<u64> = moved.iter().map(|mount| mount.id).collect();
+        let ids = ids_of(&moved);
         let mut all = ALL.lock();
         all.retain(|mount| !ids.contains(&mount.id));
         all.extend(moved);
@@ -446,17 +450,8 @@ impl Mount {
 
     /// It and all that is mounted in it, parents before children.
     fn tree(self: &Arc<Self>) -> Vec<Arc<Self>> {
-        let mut ids = BTreeSet::from([self.id]);
-        let mut tree = list();
-        tree.retain(|mount| {
-            let is_in =
-                mount.id == self.id || mount.place().is_some_and(|(parent, _)| ids.contains(&parent.id));
-            if is_in {
-                ids.insert(mount.id);
-            }
-            is_in
-        });
-        tree
+        let inner = self.inner(|_| true).into_iter().map(|(mount, _)| mount);
+        core::iter::once(self.clone()).chain(inner).collect()
     }
 
     /// Whether it is `root`, or mounted in it.
@@ -544,9 +539,13 @@ fn drop_one_by_one(mut mounts: Vec<Arc<Mount>>, last: impl Fn(&Arc<Mount>)) {
 fn remove_all(root: &Arc<Mount>) -> Vec<Arc<Mount>> {
     let removed = root.tree();
     removed.iter().for_each(|mount| drop(mount.leave_place()));
-    let ids: BTreeSet<u64> = removed.iter().map(|mount| mount.id).collect();
+    let ids = ids_of(&removed);
     ALL.lock().retain(|mount| !ids.contains(&mount.id));
     removed
+}
+
+fn ids_of(mounts: &[Arc<Mount>]) -> BTreeSet<u64> {
+    mounts.iter().map(|mount| mount.id).collect()
 }
 
 /// Mounts the first one in a mount that is there, and the others in those before them. They come into sight together.

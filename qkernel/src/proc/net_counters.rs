@@ -8,6 +8,9 @@ use machine::errno::Result;
 /// A protocol, its first values, which are no counters, and the names of all.
 type Section = (&'static str, &'static str, &'static str);
 
+const UDP: &str =
+    "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors";
+
 const SNMP: &[Section] = &[
     (
         "Ip",
@@ -30,16 +33,8 @@ const SNMP: &[Section] = &[
         "RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets CurrEstab InSegs \
          OutSegs RetransSegs InErrs OutRsts InCsumErrors",
     ),
-    (
-        "Udp",
-        "",
-        "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors",
-    ),
-    (
-        "UdpLite",
-        "",
-        "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors",
-    ),
+    ("Udp", "", UDP),
+    ("UdpLite", "", UDP),
 ];
 
 const NETSTAT: &[Section] = &[
@@ -97,10 +92,7 @@ const SNMP6: &[(&str, &str)] = &[
          OutGroupMembQueries OutGroupMembResponses OutGroupMembReductions OutRouterSolicits \
          OutRouterAdvertisements OutNeighborSolicits OutNeighborAdvertisements OutRedirects OutMLDv2Reports",
     ),
-    (
-        "Udp6",
-        "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors",
-    ),
+    ("Udp6", UDP),
     (
         "UdpLite6",
         "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors MemErrors",

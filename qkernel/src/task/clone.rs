@@ -232,7 +232,6 @@ fn fork_space(cx: &Ctx<'_>, args: &CloneArgs) -> Result<Arc<AddressSpace>> {
 }
 
 /// Whether the task is the only one of its process.
-/// Whether its process has no other thread.
 pub fn is_alone(task: &Task) -> bool {
     task.process.tasks.lock().len() == 1
 }

@@ -80,12 +80,16 @@ impl Transfers {
         Self { calls: AtomicU64::new(0), bytes: AtomicU64::new(0) }
     }
 
-    fn count(&self, bytes: u64) {
-        for (counter, by) in [(&self.calls, 1), (&self.bytes, bytes)] {
-            // Nobody but the task writes it.
-            counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
-        }
+    /// Counts a call of the running task, whose they are, and the bytes that it moved.
+    pub fn count(&self, bytes: u64) {
+        add_own(&self.calls, 1);
+        add_own(&self.bytes, bytes);
     }
+}
+
+/// Adds to a counter that nobody but the running task writes.
+fn add_own(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
 /// A task's part of the scheduler.
@@ -252,26 +256,12 @@ impl SchedState {
         let now = arch::read_tsc();
         let since = now.saturating_sub(self.counted_until.load(Ordering::Relaxed));
         self.counted_until.store(now, Ordering::Relaxed);
-        let ticks = if in_user { &self.user_ticks } else { &self.system_ticks };
-        // Nobody else writes it.
-        ticks.store(ticks.load(Ordering::Relaxed).wrapping_add(since), Ordering::Relaxed);
+        add_own(if in_user { &self.user_ticks } else { &self.system_ticks }, since);
     }
 
     /// Counts a page fault of the running task. `waited`: its content was not there.
     pub fn count_fault(&self, waited: bool) {
-        let faults = if waited { &self.major_faults } else { &self.minor_faults };
-        // Nobody else writes it.
-        faults.store(faults.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// Counts a call of the running task that reads, and the bytes that it got.
-    pub fn count_read(&self, bytes: u64) {
-        self.reads.count(bytes);
-    }
-
-    /// Counts a call of the running task that writes, and the bytes that it moved.
-    pub fn count_write(&self, bytes: u64) {
-        self.writes.count(bytes);
+        add_own(if waited { &self.major_faults } else { &self.minor_faults }, 1);
     }
 
     /// It waits for a CPU.

@@ -61,7 +61,7 @@ fn do_write(cx: &Ctx<'_>, fd: i32, pieces: Vec<(UserAddr, usize)>, at: At) -> Sy
 /// Counts a call that reads for `/proc/PID/io`, unless it was wrong in itself.
 fn count_read(cx: &Ctx<'_>, moved: SyscallResult) -> SyscallResult {
     if is_counted(moved) {
-        cx.task.thread.sched.count_read(moved.unwrap_or(0));
+        cx.task.thread.sched.reads.count(moved.unwrap_or(0));
     }
     moved
 }
@@ -69,7 +69,7 @@ fn count_read(cx: &Ctx<'_>, moved: SyscallResult) -> SyscallResult {
 /// The same of one that writes.
 fn count_write(cx: &Ctx<'_>, moved: SyscallResult) -> SyscallResult {
     if is_counted(moved) {
-        cx.task.thread.sched.count_write(moved.unwrap_or(0));
+        cx.task.thread.sched.writes.count(moved.unwrap_or(0));
     }
     moved
 }
