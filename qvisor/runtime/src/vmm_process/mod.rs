@@ -144,10 +144,8 @@ fn id_maps(plan: &Plan) -> Option<&IdMaps> {
 /// What becomes of mounts that the host makes later.
 fn propagation(plan: &Plan) -> Propagation {
     match &plan.tree {
-        Tree::Bundle(bundle) if bundle.container.mounts.iter().any(|mount| mount.follows_host) => {
-            Propagation::Slave
-        }
-        _ => Propagation::Private,
+        Tree::Bundle(bundle) => bundle.container.propagation(),
+        Tree::CopyOnWrite { .. } => Propagation::Private,
     }
 }
 
