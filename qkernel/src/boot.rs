@@ -16,6 +16,7 @@ use crate::fs::sigio;
 use crate::hibernate;
 use crate::hibernate::idle;
 use crate::limits::{Limits, RLIMIT_STACK};
+use crate::net::host_tables;
 use crate::net::settings;
 use crate::proc;
 use crate::spec::Spec;
@@ -102,6 +103,7 @@ fn create_first(mut spec: Spec) {
         proc::cpuinfo::set_host_flags(flags);
     }
     settings::take(core::mem::take(&mut spec.sysctls));
+    host_tables::take(core::mem::take(&mut spec.net_tables));
     idle::set_timeout(spec.idle_timeout_ns, core::mem::take(&mut spec.idle_ignores));
     if let Err(why) = create::create(ContainerId::FIRST, spec) {
         host::log(0, &why);
