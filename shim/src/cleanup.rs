@@ -73,11 +73,11 @@ fn bundle(flags: &Flags) -> Result<PathBuf, String> {
     Ok(here.parent().unwrap_or(&here).join(&flags.id))
 }
 
-/// Removes the shim's socket if nobody listens.
+/// Removes the shim's socket, and the lock that a start leaves which was killed before it made one, if nobody listens.
 fn remove_socket(bundle: &Path) {
     let address = std::fs::read_to_string(bundle.join(ADDRESS)).unwrap_or_default();
     if let Some(path) = address.trim().strip_prefix("unix://").map(Path::new)
-        && path.exists()
+        && (path.exists() || path.with_extension("lock").exists())
         && let Ok(claim) = Claim::new(path)
         && !claim.is_served()
     {
