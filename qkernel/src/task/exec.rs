@@ -17,6 +17,7 @@ use crate::limits::RLIMIT_STACK;
 use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::elf::{HEADER_BYTES, Header, Image};
+use crate::task::group_exit::end_vfork_wait;
 use crate::task::process::ADDR_NO_RANDOMIZE;
 use crate::task::{futex, rseq, set_id};
 use machine::errno::{Errno, Result};
@@ -513,6 +514,7 @@ fn become_single_threaded(task: &Arc<Task>) -> Result<()> {
     };
     for other in &others {
         other.call_attention();
+        end_vfork_wait(other);
     }
     // Some may be stopped, or paused.
     process.stop_wait.wake_all();
