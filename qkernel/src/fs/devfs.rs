@@ -206,6 +206,14 @@ impl FileOps for MemoryDevice {
         true
     }
 
+    fn can_be_spliced(&self) -> bool {
+        self.kind != Memory::Null
+    }
+
+    fn takes_splices(&self) -> bool {
+        self.kind != Memory::Full
+    }
+
     fn ioctl(
         &self,
         cx: &crate::fs::caller::CallerCtx<'_>,

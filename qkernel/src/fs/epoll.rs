@@ -506,6 +506,10 @@ impl FileOps for Epoll {
         if !self.ready.is_empty() && self.any_ready() { PollEvents::READABLE } else { PollEvents::empty() }
     }
 
+    fn can_be_spliced(&self) -> bool {
+        false
+    }
+
     fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
         anon::seek()
     }

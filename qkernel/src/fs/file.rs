@@ -221,6 +221,10 @@ pub trait FileOps: Send + Sync + Any {
     fn can_be_spliced(&self) -> bool {
         true
     }
+    /// Whether `splice(2)` writes to it.
+    fn takes_splices(&self) -> bool {
+        self.can_be_spliced()
+    }
     /// Whether `O_DIRECT` means anything to it.
     fn is_direct(&self) -> bool {
         false
