@@ -39,6 +39,7 @@ const SWITCHES: &[u32] = &[3, 4, 5, CAP_ACK, 11, GET_STRICT_CHK];
 const NLM_F_ACK: u16 = 0x4;
 const NLM_F_CAPPED: u16 = 0x100;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 /// The first kind of message that is not netlink's own.
 const NLMSG_MIN_TYPE: u16 = 0x10;
 /// Bytes of one datagram of an answer, as Linux packs them for receivers of whom it knows nothing.
@@ -194,13 +195,14 @@ fn localise(messages: &mut [u8], port: u32, uid: u32) {
     }
 }
 
-/// An answer cut into datagrams, at the bounds of messages.
+/// An answer cut into datagrams, at the bounds of messages. The end of a dump is one of its own: it always was before Linux 6.9,
+/// so that programs receive once more for it, whom later versions spare that for kinds of which nobody does.
 fn datagrams(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
     core::iter::from_fn(move || {
         let mut len = 0;
         for message in Messages(rest) {
             let next = (len + message.whole.len().next_multiple_of(4)).min(rest.len());
-            if len > 0 && next > DATAGRAM_BYTES {
+            if len > 0 && (next > DATAGRAM_BYTES || message.kind == NLMSG_DONE) {
                 break;
             }
             len = next;
@@ -370,6 +372,11 @@ mod tests {
         let cut: Vec<usize> = datagrams(&answer).map(<[u8]>::len).collect();
         assert_eq!(cut, [3004, 1500, 9000, 20]);
         assert_eq!(datagrams(&[]).count(), 0);
+        let mut done = message(20);
+        done[4..6].copy_from_slice(&NLMSG_DONE.to_ne_bytes());
+        let cut: Vec<usize> = datagrams(&[message(20), done.clone()].concat()).map(<[u8]>::len).collect();
+        assert_eq!(cut, [20, 20]);
+        assert_eq!(datagrams(&done).count(), 1);
         // A malformed message is not delivered, and does not make the loop run for ever.
         assert_eq!(datagrams(&[0; 64]).count(), 0);
     }
