@@ -38,7 +38,8 @@ pub fn run_task() {
                 continue;
             }
         }
-        sched::before_user(&task.thread.sched, itimer::check_deadline(&task));
+        let watch_ns = itimer::check_deadline(&task).min(task.rseq.break_ns());
+        sched::before_user(&task.thread.sched, watch_ns);
         // It may have waited for the CPU just now.
         if task.wants_attention() || pause::is_to_rest(&task) || sequences::are_stale(&task, is_fresh) {
             continue;
@@ -72,7 +73,7 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
                 signal::correct(task, |aspace, regs| aspace.after_call(regs));
             }
         }
-        Trap::Interrupt => {}
+        Trap::Interrupt => task.rseq.interrupted(),
         Trap::PageFault { addr, error } => {
             let Some(aspace) = task.aspace() else { return };
             // An access of the processor's own on behalf of user code (a descriptor table, say) no mapping can help.
