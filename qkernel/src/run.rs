@@ -85,10 +85,13 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
             if let Err(fault) = result
                 && !aspace.have_slots_gone(addr, rip)
             {
+                let error = aspace.error_code(addr, error);
                 signal::raise_fault(task, fault, error);
             }
         }
-        Trap::Bus { addr } => signal::raise_fault(task, Fault::Bus { addr }, abi::run::PF_USER),
+        Trap::Bus { addr, error } => {
+            signal::raise_fault(task, Fault::Bus { addr }, error | abi::run::PF_USER)
+        }
         Trap::Exception { vector, error } => signal::raise_exception(task, vector, error),
         Trap::Lost => {
             machine::info!("task {}: its address space is lost", task.tid());
