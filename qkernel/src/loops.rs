@@ -126,8 +126,8 @@ pub const FAMILIES: &[Family] = &[
     family(
         "sockets",
         Bound::Counted,
-        "sockets of a sandbox, and messages in a queue",
-        "proc/net_tables.rs, net/inbox.rs",
+        "sockets of a sandbox, messages in a queue, and ports of a range, 65,535",
+        "proc/net_tables.rs, net/inbox.rs, net/inet/local_ports.rs",
     ),
     family(
         "semaphores",
