@@ -9,6 +9,8 @@
 #[repr(u8)]
 pub enum Rank {
     // Mutexes.
+    /// A pass of the collector of sockets that only messages hold. Held while what it has found is closed.
+    Collection,
     /// Mounts that move or go, one at a time.
     MountMoves,
     /// Work on two pipes at once.

@@ -268,6 +268,10 @@ pub trait FileOps: Send + Sync + Any {
     }
     /// A process closed a descriptor of it (`close(2)`; POSIX locks go then).
     fn flush(&self, _file: &File, _owner: &crate::fs::file::FileTable) {}
+    /// Something to do once a descriptor is closed and its reference to the file has gone.
+    fn after_close(&self, _file: &File) -> Option<fn()> {
+        None
+    }
     /// `close(2)` took away the last descriptor of it; may sleep (`SO_LINGER`).
     fn last_close(&self) {}
     /// Bytes that it holds for its readers, or on behalf of others: they are freed when it is closed.
@@ -670,6 +674,11 @@ impl FileTable {
             crate::fs::locks::release_posix(&descriptor.file, self.id);
         }
         descriptor.file.ops.flush(&descriptor.file, self);
+        let after = descriptor.file.ops.after_close(&descriptor.file);
+        drop(descriptor);
+        if let Some(after) = after {
+            after();
+        }
     }
 
     /// Changes the close-on-exec flag.

@@ -111,6 +111,12 @@ static TABLE: SpinLock<BTreeMap<usize, Leases>> = SpinLock::new(Rank::Leaf, BTre
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static CHANGED: WaitQueue = WaitQueue::new();
 
+/// Leases that there are.
+#[cfg(feature = "harness")]
+pub fn count() -> usize {
+    COUNT.load(Ordering::SeqCst)
+}
+
 /// What a change of a file's leases came to.
 struct Changed<R> {
     result: R,

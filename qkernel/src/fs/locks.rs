@@ -187,6 +187,12 @@ fn with_table<R>(f: impl FnOnce(&mut Table) -> R) -> R {
     f(TABLE.lock().get_or_insert_with(Table::default))
 }
 
+/// Files with locks, and tasks that wait for some.
+#[cfg(feature = "harness")]
+pub fn count() -> usize {
+    with_table(|table| table.files.len() + table.blocked.len())
+}
+
 fn inode_of(file: &File) -> usize {
     match &file.path {
         Some(path) => path.inode.lock_key(),

@@ -11,7 +11,7 @@ use crate::container::{limits, usage};
 use crate::fs::path::Path;
 use crate::harness::containers::make;
 use crate::harness::host::{feed_process, results};
-use crate::harness::script::{FORK, MKDIR, PAUSE, call, has, sleep, text, turn};
+use crate::harness::script::{ACCESS, FORK, MKDIR, PAUSE, call, has, sleep, text, turn};
 use crate::harness::steps::{SCRATCH, Step};
 use crate::harness::{first_container, make_leader, make_root, run_all, run_checked};
 use crate::signals::SIGKILL;
@@ -37,6 +37,7 @@ const WRITE: u64 = 1;
 const CLOSE: u64 = 3;
 const MMAP: u64 = 9;
 const SOCKETPAIR: u64 = 53;
+const UNLINK: u64 = 87;
 const FCNTL: u64 = 72;
 const CREAT: u64 = 85;
 const PIPE2: u64 = 293;
@@ -287,6 +288,41 @@ pub fn there_is_room_to_look_into_a_full_container(trace: Option<fn(&str)>) {
         drop((leader, visitor));
         pod.check_neighbour(frames_before);
         assert!(account::check(0).is_ok());
+    });
+}
+
+/// Files can be removed while kernel memory is full of what they are not to blame for, be their names in the cache or not.
+///
+/// # Panics
+///
+/// When they cannot.
+pub fn files_are_removed_while_kernel_memory_is_full(trace: Option<fn(&str)>) {
+    const FILES: usize = 3000;
+    let name = |at: usize| text(SCRATCH, alloc::format!("/tmp/{at:0100}\0").as_bytes());
+    run_checked(trace, || {
+        let pod = Pod::new(LIMIT);
+        let frames_before = owners::frames(Owner::SANDBOX);
+        let leader = pod.run(sleep());
+        let made = (0..FILES).flat_map(|at| [name(at), call(CREAT, &[SCRATCH, 0o644]), call(CLOSE, &[0])]);
+        assert!(turn(&leader.process, made).iter().all(|result| *result == 0), "files are not made");
+        crate::fs::dentry::shrink();
+        let charged = pod.second.charge();
+        let mut hoard = Vec::new();
+        while account::check(1).is_ok() {
+            hoard.push(alloc::vec![0_u8; 4096]);
+        }
+        drop(charged);
+        let removed = (0..FILES).flat_map(|at| [name(at), call(UNLINK, &[SCRATCH])]);
+        let results = turn(&leader.process, removed);
+        let refused = results.iter().filter(|result| **result != 0).count();
+        assert_eq!((results.len(), refused), (FILES, 0), "files that are not removed");
+        // Names that are only looked for take no more than their share.
+        let looked_for = (0..FILES).flat_map(|at| [name(at), call(ACCESS, &[SCRATCH, 0])]);
+        turn(&leader.process, looked_for);
+        let kernel = owners::kernel(pod.second.memory().owner()) as u64;
+        assert!(kernel <= LIMIT / 4 + 12 * MIB, "{kernel} bytes of kernel memory");
+        drop((leader, hoard));
+        pod.check_neighbour(frames_before);
     });
 }
 

@@ -21,6 +21,7 @@ use crate::fs::path::Path;
 use crate::ipc::IpcNamespace;
 use crate::keys::space::KeySpace;
 use crate::limits::container::ContainerLimits;
+use crate::net::passing::{self, Passing};
 use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
 use crate::task::kernel_log::KernelLog;
@@ -77,6 +78,8 @@ pub struct Container {
     pub keys: Arc<KeySpace>,
     /// How much its users may watch.
     pub inotify: Arc<InotifyLimits>,
+    /// What its users have in messages.
+    pub passing: Arc<Passing>,
     /// `fs.lease-break-time`.
     pub lease_break_seconds: AtomicI32,
     first: Once<Weak<Process>>,
@@ -145,6 +148,7 @@ impl Container {
             ipc: Shared::new(IpcNamespace::new()),
             keys: KeySpace::new(),
             inotify: InotifyLimits::new(),
+            passing: Passing::new(),
             lease_break_seconds: AtomicI32::new(BREAK_SECONDS),
             first: Once::new(),
             task_count: AtomicUsize::new(0),
@@ -327,6 +331,8 @@ impl Container {
         drop(left);
         if is_empty && ALL.lock().remove(&self.id).is_some() {
             self.leave_files();
+            // No descriptor leads to what its programs left in messages.
+            passing::collect_all();
             tell(self.id, *status);
         }
     }

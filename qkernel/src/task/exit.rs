@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 
 use crate::fs::caller::PidOf;
 use crate::fs::sigio;
+use crate::net::passing;
 use crate::signals::SIGKILL;
 use crate::task::container::FIRST_PID;
 use crate::task::core::Task;
@@ -30,6 +31,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     drop(undo);
     task.set_files(None);
     sigio::deliver();
+    passing::collect_on_exit();
     leave_task(task);
     let process = &task.process;
     let comm = *task.comm.lock();

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::limits::TASK_BYTES;
+use crate::net::passing;
 use crate::task::container;
 use crate::task::container::ContainerId;
 use crate::task::core::Task;
@@ -48,6 +49,7 @@ static SAID: RateLimit = RateLimit::new();
 pub fn relieve(task: &Arc<Task>) {
     account::relieve();
     copies::let_go();
+    passing::collect_in_need();
     let shortage = match account::shortage() {
         // Something else than what was measured may be short: not for ever.
         Shortage::Over if OVER.fetch_add(1, Ordering::Relaxed) >= OVER_MAX => {

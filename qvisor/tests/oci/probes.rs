@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
@@ -72,6 +73,34 @@ fn a_sleeper_may_be_alive_for_a_probe_by_a_command() {
         world.ok(&["hibernate", &world.id]);
         world.ok(&["pause", &world.id]);
         world.refused(&["exec", "--probe", &world.id, "true"], &["paused container"]);
+        world.ok(&["delete", "--force", &world.id]);
+    });
+}
+
+/// Whoever comes in while the container falls asleep or wakes comes in: nobody has paused it.
+#[test]
+fn probes_that_meet_sleeps_and_wakes_are_never_refused() {
+    const ROUNDS: usize = 25;
+    dormouse(|world| {
+        let world = &*asleep(world, &json!({}));
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    // One that comes upon a process that has just come in may fail.
+                    world.run(&["hibernate", &world.id]);
+                }
+            });
+            let probe = |options: &'static [&str]| {
+                (0..ROUNDS).map(|_| exec(world, options, "exit 3")).collect::<Vec<_>>()
+            };
+            let probes = [&["--probe"][..], &[], &[]].map(|options| scope.spawn(move || probe(options)));
+            let answers = probes.map(|probe| probe.join().unwrap());
+            is_done.store(true, Ordering::Relaxed);
+            let refused: Vec<_> =
+                answers.iter().flatten().filter(|answer| **answer != (Some(3), String::new())).collect();
+            assert!(refused.is_empty(), "{refused:?}");
+        });
         world.ok(&["delete", "--force", &world.id]);
     });
 }

@@ -312,6 +312,12 @@ pub(super) fn fits(bytes: usize) -> bool {
     row(owner).fits(wanted, 0) || (uses_reserve() && row(owner).fits(wanted, RESERVE_BYTES))
 }
 
+/// Whether the current owner may have `bytes` more of kernel memory, `more` beyond its own limit.
+pub(super) fn fits_beyond(bytes: usize, more: usize) -> bool {
+    let owner = owner::current();
+    row(owner).limit() == UNLIMITED || row(owner).fits(kernel(owner).saturating_add(bytes), more)
+}
+
 /// Whether three quarters of the current owner's kernel memory hold `bytes` more.
 pub(super) fn fits_lasting(bytes: usize) -> bool {
     let owner = owner::current();

@@ -112,6 +112,12 @@ fn update_next(cpu: usize, queue: &Queue) {
     NEXT[cpu].store(next, Ordering::SeqCst);
 }
 
+/// Timers that are armed.
+#[cfg(feature = "harness")]
+pub fn count() -> usize {
+    QUEUES.iter().map(|queue| queue.lock().timers.len()).sum()
+}
+
 /// Wakes `task` at `due_ns` (monotonic).
 pub fn wake_at(due_ns: u64, task: &Runnable) -> Timer {
     arm(due_ns, Action::Wake(task.clone()))

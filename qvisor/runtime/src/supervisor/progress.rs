@@ -10,7 +10,7 @@ use vmm::leash::Leash;
 use super::containers::{ContainerId, Containers, Rest};
 use super::journal::{Readers, Transition};
 use super::stage::Stage;
-use super::state_machine::{Machine, Place, Rise};
+use super::state_machine::{Machine, Rise};
 use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::status::{SandboxState, Status};
@@ -109,8 +109,7 @@ impl Progress {
             Stage::Creating => Status::Creating,
             Stage::Ended => Status::Stopped,
             _ if container.rest != Rest::No => Status::Paused,
-            _ if self.machine.is_held() && self.machine.is_down() => Status::Paused,
-            _ if self.machine.place() == Place::Paused && self.machine.fall().is_none() => Status::Paused,
+            _ if self.machine.is_at_rest_by_order() => Status::Paused,
             Stage::Created => Status::Created,
             Stage::Starting | Stage::Running => Status::Running,
         }
