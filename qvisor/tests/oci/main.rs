@@ -26,6 +26,7 @@ mod seccomp;
 mod settings;
 mod stop_cont;
 mod sysctl;
+mod timers;
 mod update;
 mod users;
 mod words;
