@@ -6,6 +6,7 @@
 //!   [`Rules::grid_ns`] of the host's clock alone. So however many timers there are, the host is not kept busy.
 //! - A timer that has woken the sandbox [`FREE_WAKES`] times in a row, while nothing was written to the outside, is served ever later:
 //!   each time four times its period, up to an hour. Once something is written it is served on time again.
+//! - One that fell asleep by itself with work begun, which happens where the host is too busy to run it, goes on after the gap.
 //! - A timer is known by who waits and for how long, not by its address, which changes with each call.
 
 /// So many wakes in a row that wrote nothing are served on time.
@@ -20,6 +21,8 @@ const SLACK_PART: u64 = 16;
 const PERIOD_PART: u64 = 8;
 /// Timers whose wakes are remembered. Who has more is told apart less well, and wakes no more often than the gap allows.
 const KNOWN: usize = 64;
+/// A sandbox falls asleep by itself if it does so within this time after it said that it is idle.
+const BY_ITSELF_NS: u64 = 10_000_000_000;
 /// Waiters for short deadlines that are known from before a sleep.
 const SHORT: usize = 32;
 
@@ -148,6 +151,10 @@ pub struct Deadlines {
     short: [Option<Waiter>; SHORT],
     has_more_short: bool,
     next: Option<Wake>,
+    /// When it last said that it is idle; 0: never.
+    idle_ns: u64,
+    /// When it last fell asleep by itself, if that was the last sleep.
+    slept_by_itself_ns: Option<u64>,
     awake: Option<Awake>,
     /// When it last woke for a deadline; 0: it has not.
     woke_ns: u64,
@@ -161,6 +168,8 @@ impl Deadlines {
             short: [None; SHORT],
             has_more_short: false,
             next: None,
+            idle_ns: 0,
+            slept_by_itself_ns: None,
             awake: None,
             woke_ns: 0,
         }
@@ -174,8 +183,15 @@ impl Deadlines {
         self.rules
     }
 
+    /// It says that it is idle, and may be put to sleep.
+    pub fn note_idle(&mut self, now_ns: u64) {
+        self.idle_ns = now_ns;
+    }
+
     /// The sandbox falls asleep. Each deadline that stands is told afterwards. `written`: a count of what was written to the outside.
-    pub fn begin_sleep(&mut self, written: u64) {
+    pub fn begin_sleep(&mut self, now_ns: u64, written: u64) {
+        let is_by_itself = self.idle_ns != 0 && now_ns.saturating_sub(self.idle_ns) < BY_ITSELF_NS;
+        self.slept_by_itself_ns = is_by_itself.then_some(now_ns);
         if let Some(awake) = self.awake.take()
             && let Some(known) = self.known.iter_mut().flatten().find(|known| known.is_of(&awake.deadline))
         {
@@ -197,6 +213,13 @@ impl Deadlines {
         if self.next.is_none_or(|next| at_ns < next.at_ns) {
             self.next = Some(Wake { at_ns, deadline });
         }
+    }
+
+    /// Tasks have something to do in their sleep. An order puts a sandbox to sleep whatever it does, and that is no reason to wake it.
+    pub fn has_unfinished_work(&mut self) {
+        let Some(due_ns) = self.slept_by_itself_ns.take().filter(|_| self.rules.is_on()) else { return };
+        let waiter = Waiter { container: 0, family: 0, pid: 0, name: [0; 16], kind: "unfinished" };
+        self.stands(Deadline { waiter, due_ns, set_ns: due_ns.saturating_sub(self.rules.ahead_ns) });
     }
 
     fn note_short(&mut self, waiter: Waiter) {

@@ -233,7 +233,7 @@ pub fn look() {
     let visits = Visits::take();
     let verdict = HIBERNATION.idle.lock().look(time::monotonic_ns(), cpu_ns, visits);
     // Who waits for processor time has something to do.
-    if verdict == Verdict::Idle && !sched::has_parked() {
+    if verdict == Verdict::Idle && !sched::has_parked() && timers::let_it_sleep() {
         host::report(REPORT_IDLE_TIMEOUT, 0);
     }
 }

@@ -12,9 +12,9 @@ use core::sync::atomic::Ordering;
 use abi::hostcall::WAKE_EVENT_TIMER;
 use machine::host;
 use machine::outside;
-use machine::sched::pause;
 use machine::sched::set_times;
 use machine::sched::timer::{self, Interest, Standing};
+use machine::sched::{self, pause};
 use machine::time;
 
 use super::HIBERNATION;
@@ -37,7 +37,7 @@ pub(super) fn sleep() {
     if !rules.is_on() {
         return;
     }
-    HIBERNATION.deadlines.lock().begin_sleep(outside::count());
+    HIBERNATION.deadlines.lock().begin_sleep(time::monotonic_ns(), outside::count());
     let next_ns = Cell::new(NEVER);
     let short_until_ns = time::monotonic_ns().saturating_add(rules.ahead_ns);
     let interest = |due_ns: u64, set_ns: u64| match set_ns {
@@ -58,7 +58,14 @@ pub(super) fn sleep() {
 /// When an idle CPU has to call [`look`].
 pub(super) fn look_at_ns() -> u64 {
     let sleeps = pause::is_paused() && HIBERNATION.machine.lock().is_woken_by_events();
-    if sleeps { HIBERNATION.deadlines.lock().next_ns() } else { NEVER }
+    if !sleeps {
+        return NEVER;
+    }
+    let mut deadlines = HIBERNATION.deadlines.lock();
+    if pause::has_resting() {
+        deadlines.has_unfinished_work();
+    }
+    deadlines.next_ns()
 }
 
 /// Wakes the sandbox if a deadline is due. For the idle loop.
@@ -82,6 +89,16 @@ pub fn look() {
 /// Whether the sandbox is awake for a deadline, for which alone it need not stay awake.
 pub(super) fn have_woken_it() -> bool {
     HIBERNATION.deadlines.lock().is_awake_for_one()
+}
+
+/// Whether the sandbox may be said to be idle. Where a deadline has woken it no processor time that was used tells so: it is soon
+/// after, and a host that is busy may not have run the programs yet.
+pub(super) fn let_it_sleep() -> bool {
+    let may_sleep = !have_woken_it() || sched::is_at_rest();
+    if may_sleep {
+        HIBERNATION.deadlines.lock().note_idle(time::monotonic_ns());
+    }
+    may_sleep
 }
 
 /// Whether programs have begun something for that deadline which they have not done with.

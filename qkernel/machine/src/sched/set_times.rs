@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(times.since(60_000 * MS, 5 * MS), 5 * MS);
         // Nearer ones come in between.
         for at in 1..100 {
-            assert_eq!(times.since((at + 100) * MS * 10, at * MS * 10), at * MS * 10);
+            assert_eq!(times.since((at + 10) * MS * 50, at * MS * 50), at * MS * 50);
         }
         assert_eq!(times.since(60_001 * MS, 45_000 * MS), 5 * MS);
         // Once it is past, another one that is near is new.

@@ -36,7 +36,7 @@ fn run(rules: Rules, programs: &mut [Program], end_ns: u64) -> Vec<(u64, [u8; 16
     deadlines.set_rules(rules);
     let (mut written, mut wakes) = (0, Vec::new());
     loop {
-        deadlines.begin_sleep(written);
+        deadlines.begin_sleep(0, written);
         for program in programs.iter_mut() {
             // A new process each time, as of `sleep` in a shell's loop.
             program.waiter.pid += 1;
@@ -68,7 +68,7 @@ fn a_deadline_counts_that_was_set_long_before() {
     assert!(!WAKE.counts(SECOND, 0) && !WAKE.counts(0, SECOND) && !WAKE.counts(u64::MAX, u64::MAX));
     assert!(!Rules::default().counts(u64::MAX, 0));
     let mut off = Deadlines::new();
-    off.begin_sleep(0);
+    off.begin_sleep(0, 0);
     off.stands(Deadline { waiter: waiter(b"cron"), due_ns: HOUR, set_ns: 0 });
     assert_eq!((off.next_ns(), off.take_due(u64::MAX, 0)), (u64::MAX, None));
 }
@@ -122,7 +122,7 @@ fn one_that_begins_to_work_is_on_time_again() {
     let (mut now_ns, mut written) = (0, 0);
     let mut wait_of = |writes: bool| {
         let set_ns = now_ns;
-        deadlines.begin_sleep(written);
+        deadlines.begin_sleep(0, written);
         let due_ns = set_ns + 40 * SECOND;
         deadlines.stands(Deadline { waiter: waiter(b"job"), due_ns, set_ns });
         now_ns = deadlines.next_ns();
@@ -145,12 +145,12 @@ fn it_wakes_no_more_often_than_the_gap_however_many_timers_there_are() {
     // Deadlines in the past are one wake.
     let mut deadlines = Deadlines::new();
     deadlines.set_rules(WAKE);
-    deadlines.begin_sleep(0);
+    deadlines.begin_sleep(0, 0);
     (0..100).for_each(|due_ns| {
         deadlines.stands(Deadline { waiter: waiter(b"late"), due_ns: due_ns + 40 * SECOND, set_ns: 0 });
     });
     assert!(deadlines.take_due(HOUR, 0).is_some() && deadlines.take_due(HOUR, 0).is_none());
-    deadlines.begin_sleep(0);
+    deadlines.begin_sleep(0, 0);
     deadlines.stands(Deadline { waiter: waiter(b"other"), due_ns: 50 * SECOND, set_ns: 0 });
     assert_eq!(deadlines.next_ns(), HOUR + 30 * SECOND);
 }
@@ -166,7 +166,7 @@ fn sandboxes_wake_together_on_a_grid() {
     }
     let mut last = Deadlines::new();
     last.set_rules(rules);
-    last.begin_sleep(0);
+    last.begin_sleep(0, 0);
     last.stands(Deadline { waiter: waiter(b"never"), due_ns: u64::MAX - 1, set_ns: 0 });
     assert_eq!(last.next_ns(), u64::MAX, "there is no later point of the grid");
 }
@@ -177,7 +177,7 @@ fn timers_beyond_those_that_are_known_are_forgotten_oldest_first() {
     deadlines.set_rules(WAKE);
     let mut now_ns = 0;
     for number in 0..3 * KNOWN as u64 {
-        deadlines.begin_sleep(0);
+        deadlines.begin_sleep(0, 0);
         let due_ns = now_ns + 30 * SECOND;
         deadlines.stands(Deadline { waiter: waiter(&number.to_ne_bytes()), due_ns, set_ns: now_ns });
         now_ns = deadlines.next_ns();
@@ -195,7 +195,7 @@ fn work_that_a_wake_has_begun_is_told_from_what_always_waits() {
     deadlines.set_rules(WAKE);
     let short = |name: &[u8], set_ns: u64| Deadline { waiter: waiter(name), due_ns: set_ns + SECOND, set_ns };
     let job = Deadline { waiter: waiter(b"job"), due_ns: 60 * SECOND, set_ns: 0 };
-    deadlines.begin_sleep(0);
+    deadlines.begin_sleep(0, 0);
     deadlines.stands(job);
     deadlines.stands(short(b"server", 9 * SECOND));
     assert!(!deadlines.is_awake_for_one() && !deadlines.is_of_new_work(&short(b"job", 10 * SECOND)));
@@ -207,9 +207,33 @@ fn work_that_a_wake_has_begun_is_told_from_what_always_waits() {
     let next = Deadline { due_ns: 121 * SECOND, set_ns: 61 * SECOND, ..job };
     assert!(!deadlines.is_of_new_work(&next), "it wakes the sandbox");
     // One that has more waiters than can be known is not kept awake by them.
-    deadlines.begin_sleep(0);
+    deadlines.begin_sleep(0, 0);
     (0..=SHORT as u64).for_each(|number| deadlines.stands(short(&number.to_ne_bytes(), 70 * SECOND)));
     deadlines.stands(job);
     deadlines.take_due(100 * SECOND, 0).unwrap();
     assert!(!deadlines.is_of_new_work(&short(b"new", 101 * SECOND)));
+}
+
+#[test]
+fn work_that_a_sleep_cut_off_goes_on_unless_it_was_an_order() {
+    let mut deadlines = Deadlines::new();
+    deadlines.set_rules(WAKE);
+    deadlines.begin_sleep(HOUR, 0);
+    deadlines.has_unfinished_work();
+    assert_eq!(deadlines.next_ns(), u64::MAX, "somebody wanted that");
+    deadlines.note_idle(HOUR);
+    deadlines.begin_sleep(HOUR + SECOND, 0);
+    assert_eq!(deadlines.next_ns(), u64::MAX, "it has nothing to do");
+    deadlines.has_unfinished_work();
+    let wake = deadlines.take_due(HOUR + SECOND, 0).unwrap();
+    assert_eq!((wake.deadline.waiter.kind, wake.deadline.waiter.pid), ("unfinished", 0));
+    // No more often than for a deadline.
+    deadlines.note_idle(HOUR + 2 * SECOND);
+    deadlines.begin_sleep(HOUR + 3 * SECOND, 0);
+    deadlines.has_unfinished_work();
+    assert_eq!(deadlines.next_ns(), HOUR + 31 * SECOND);
+    // Long after it was idle.
+    deadlines.begin_sleep(HOUR + 60 * SECOND, 0);
+    deadlines.has_unfinished_work();
+    assert_eq!(deadlines.next_ns(), u64::MAX);
 }
