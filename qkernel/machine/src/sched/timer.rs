@@ -73,7 +73,7 @@ const DUE_MAX: usize = 256;
 const CHUNK: usize = 32;
 const SEEN_MAX: usize = 256;
 /// Most times that a CPU's queue is locked for one look at its deadlines.
-const ROUNDS_MAX: usize = 1024;
+const ROUNDS_MAX: usize = 256;
 
 struct Queue {
     timers: BTreeMap<(u64, u64), Entry>,
@@ -226,7 +226,7 @@ pub fn next_deadline() -> u64 {
 }
 
 /// Calls `f`, without locks, with the deadlines that programs wait for and that are of `interest`, by when they are due and when they
-/// were set. A CPU that has very many shows the earliest tens of thousands of them. What changes meanwhile may be missed.
+/// were set. A CPU that has very many shows the earliest thousands of them. What changes meanwhile may be missed.
 pub fn standing(interest: impl Fn(u64, u64) -> Interest, mut f: impl FnMut(Standing)) {
     for queue in QUEUES.iter().take(platform::cpus()) {
         let mut after = (0, 0);
