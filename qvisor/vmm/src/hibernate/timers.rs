@@ -22,7 +22,7 @@ impl Timers {
     pub const AHEAD: Duration = Duration::from_secs(30);
     /// The shortest and the longest time of either way.
     pub const LEAST: Duration = Duration::from_secs(1);
-    pub const MOST: Duration = Duration::from_secs(24 * 3600);
+    pub const MOST: Duration = Duration::from_hours(24);
 
     /// How long it sleeps between two wakes at least; `None`: no deadline wakes it.
     #[must_use]
@@ -104,7 +104,7 @@ mod tests {
         };
         assert_eq!(record(Timers::Sleep), None);
         assert_eq!(record(Timers::Wake(Timers::AHEAD)), Some((30, 0)));
-        assert_eq!(record(Timers::Coalesce(Duration::from_secs(600))), Some((30, 600)));
+        assert_eq!(record(Timers::Coalesce(Duration::from_mins(10))), Some((30, 600)));
         assert_eq!(record(Timers::Coalesce(Duration::from_secs(2))), Some((2, 2)));
     }
 
