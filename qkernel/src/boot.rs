@@ -14,7 +14,8 @@ use crate::fs::caller;
 use crate::fs::path::FsContext;
 use crate::fs::sigio;
 use crate::hibernate;
-use crate::hibernate::idle;
+use crate::hibernate::deadlines::Rules;
+use crate::hibernate::{idle, timers};
 use crate::limits::{Limits, RLIMIT_STACK};
 use crate::net::settings;
 use crate::proc;
@@ -86,6 +87,7 @@ fn run_idle(idle: Arc<Task>) -> ! {
         working_set::help();
         idle::rest();
         idle::look();
+        timers::look();
         if hibernate::attempt(exec::is_any_waiting) {
             continue;
         }
@@ -103,6 +105,8 @@ fn create_first(mut spec: Spec) {
     }
     settings::take(core::mem::take(&mut spec.sysctls));
     idle::set_timeout(spec.idle_timeout_ns, core::mem::take(&mut spec.idle_ignores));
+    let [ahead_ns, grid_ns] = spec.timers;
+    timers::set_rules(Rules { ahead_ns, grid_ns });
     if let Err(why) = create::create(ContainerId::FIRST, spec) {
         host::log(0, &why);
         host::exit(exited(125));

@@ -52,6 +52,8 @@ pub struct Spec {
     pub idle_timeout_ns: u64,
     /// Who comes from these addresses counts as nobody for that.
     pub idle_ignores: Vec<AddressPrefix>,
+    /// Deadlines wake it while it hibernates: those set so many nanoseconds before (0: none), at multiples of so many (0: on time).
+    pub timers: [u64; 2],
     /// Words: the features of the processor that the host's kernel lists.
     pub cpu_flags: Option<String>,
     /// Settings of the host's network namespace, by name.
@@ -197,6 +199,7 @@ impl Spec {
                 let prefixes = data.chunks(size_of::<AddressPrefix>()).map(AddressPrefix::from_bytes);
                 self.idle_ignores = prefixes.collect::<Option<_>>()?;
             }
+            ab::TAG_TIMERS => self.timers = [u64_at(data, 0)?, u64_at(data, 8)?],
             ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),
             ab::TAG_SYSCTL => {
                 let end = data.iter().position(|byte| *byte == 0)?;

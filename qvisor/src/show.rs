@@ -107,6 +107,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         ("hibernations", stats.hibernations),
         ("failed hibernations", stats.failed_hibernations),
         ("wakes", stats.wakes),
+        ("wakes for timers", stats.timer_wakes),
         ("answered probes", stats.answered_probes),
         ("unknown system calls", stats.unknown_calls),
     ];

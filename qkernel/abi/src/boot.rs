@@ -126,6 +126,11 @@ pub const TAG_IDLE_TIMEOUT: u32 = 18;
 /// Addresses from which connections and datagrams count as nothing from outside: [`crate::address::AddressPrefix`]es, 20 bytes each.
 pub const TAG_IDLE_IGNORES: u32 = 26;
 
+/// Deadlines of programs wake the sandbox while it hibernates ([`crate::hostcall::WAKE_EVENT_TIMER`]): those that were set so many
+/// nanoseconds (u64) before, at multiples of so many nanoseconds of the monotonic clock (u64; 0: on time). Without this record none
+/// does.
+pub const TAG_TIMERS: u32 = 30;
+
 /// The processor's features that the host's kernel knows and lets programs use: the words of `flags` in its
 /// `/proc/cpuinfo`. Without this record all that the processor tells of count.
 pub const TAG_CPU_FLAGS: u32 = 19;

@@ -137,6 +137,12 @@ pub const REPORT_CONTAINER_RESTED: u64 = 20;
 /// (the same): its tasks go on. A report of a number smaller than one reported before is out of date.
 pub const REPORT_CONTAINER_RESUMED: u64 = 21;
 
+/// (container id, 0, text phys, len): the deadline that wakes the sandbox, before [`REPORT_WAKE_EVENT`]: the process's id (0: it is not
+/// known), the kind of timer, how many microseconds before it was set, how many it is late, and the name of who waits, which may
+/// hold anything, with a space between each. At most [`TIMER_MAX_BYTES`].
+pub const REPORT_TIMER: u64 = 22;
+pub const TIMER_MAX_BYTES: u64 = 128;
+
 // ---- wake events ----
 /// A connection, or data for a socket.
 pub const WAKE_EVENT_SOCKET: u64 = 1;
@@ -146,6 +152,8 @@ pub const WAKE_EVENT_STREAM: u64 = 2;
 pub const WAKE_EVENT_EXEC: u64 = 3;
 /// A container that was paused goes on ([`EVENT_PAUSE_CONTAINER`]).
 pub const WAKE_EVENT_CONTAINER: u64 = 4;
+/// A program's deadline is due ([`REPORT_TIMER`] has told whose).
+pub const WAKE_EVENT_TIMER: u64 = 5;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.

@@ -23,6 +23,7 @@ pub mod lock_order;
 pub mod log;
 pub mod mm;
 pub mod mutex;
+pub mod outside;
 pub mod owner;
 pub mod platform;
 pub mod random;

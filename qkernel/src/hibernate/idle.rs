@@ -7,7 +7,7 @@
 
 use abi::hostcall::{REPORT_IDLE, REPORT_IDLE_TIMEOUT};
 
-use super::HIBERNATION;
+use super::{HIBERNATION, timers};
 use crate::net::visits;
 use abi::address::AddressPrefix;
 use alloc::vec::Vec;
@@ -54,7 +54,7 @@ struct Visits {
 
 impl Visits {
     fn take() -> Self {
-        Self { counted_ns: visits::counted_ns(), is_any_open: visits::is_any_open() }
+        Self { counted_ns: visits::counted_ns(), is_any_open: visits::is_any_open() || timers::are_at_work() }
     }
 }
 
@@ -210,7 +210,8 @@ pub(super) fn sleep() {
 
 /// The sandbox wakes, before anything runs.
 pub(super) fn wake() {
-    if !visits::are_told_apart() {
+    let may_be_idle = visits::are_told_apart() || timers::have_woken_it();
+    if !may_be_idle || HIBERNATION.idle.lock().timeout_ns == 0 {
         return note_activity();
     }
     let (now_ns, cpu_ns) = (time::monotonic_ns(), time::host_cpu_ns());
@@ -232,7 +233,7 @@ pub fn look() {
     let visits = Visits::take();
     let verdict = HIBERNATION.idle.lock().look(time::monotonic_ns(), cpu_ns, visits);
     // Who waits for processor time has something to do.
-    if verdict == Verdict::Idle && !sched::has_parked() {
+    if verdict == Verdict::Idle && !sched::has_parked() && timers::let_it_sleep() {
         host::report(REPORT_IDLE_TIMEOUT, 0);
     }
 }

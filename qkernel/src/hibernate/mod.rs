@@ -6,9 +6,11 @@
 //! runs, none waits for a CPU, and no lock is waited for. Until the pages are safely stored nothing has changed, and
 //! whatever fails leaves the sandbox warm.
 
+pub mod deadlines;
 mod deflate;
 pub mod idle;
 pub mod state_machine;
+pub mod timers;
 
 use abi::hostcall as hc;
 use abi::hostcall::{
@@ -17,6 +19,7 @@ use abi::hostcall::{
 };
 
 use crate::task::container;
+use deadlines::Deadlines;
 use machine::host;
 use machine::mm::{stats, working_set};
 use machine::platform;
@@ -36,6 +39,8 @@ struct Hibernation {
     /// [`pause::is_paused`] is written under this lock, and says what [`Machine::is_paused`] does.
     machine: SpinLock<Machine>,
     idle: SpinLock<idle::Watch>,
+    /// Deadlines of programs that end a sleep.
+    deadlines: SpinLock<Deadlines>,
 }
 
 /// Pauses the sandbox, unless a later request has been taken. `is_held`: no wake event ends it, should it be hibernated.
@@ -69,7 +74,7 @@ pub fn wake_event(by: u64) {
 /// Latest time at which an idle CPU looks again.
 pub fn look_again_ns() -> u64 {
     let is_wanted = HIBERNATION.machine.lock().is_wanted();
-    if is_wanted { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns() }
+    if is_wanted { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns().min(timers::look_at_ns()) }
 }
 
 /// Hibernates the sandbox if that is wanted and everything is at rest; true: something has changed. For the idle loop.
@@ -96,6 +101,7 @@ impl Hibernation {
         Self {
             machine: SpinLock::new(Rank::Hibernation, Machine::new()),
             idle: SpinLock::new(Rank::Leaf, idle::Watch::new()),
+            deadlines: SpinLock::new(Rank::Leaf, Deadlines::new()),
         }
     }
 
@@ -190,6 +196,7 @@ impl Carrier {
     fn store(&mut self, order: Order) -> Input {
         let pause_ns = time::monotonic_ns().saturating_sub(order.since_ns);
         idle::sleep();
+        timers::sleep();
         // Only who has frozen the scheduler is told to store.
         let result = self.frozen.take().ok_or(Obstacle::Busy).and_then(|frozen| deflate::run(&frozen));
         match result {

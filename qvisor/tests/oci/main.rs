@@ -27,6 +27,7 @@ mod seccomp;
 mod settings;
 mod stop_cont;
 mod sysctl;
+mod timers;
 mod update;
 mod users;
 mod words;

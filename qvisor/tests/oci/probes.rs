@@ -167,6 +167,7 @@ fn a_value_that_is_none_is_refused_in_words() {
         for (name, value, why) in [
             ("exec-probe", "on", "neither wake nor asleep-is-alive"),
             ("idle-ignores", "10.0.0.1/33", "no list of addresses"),
+            ("timers", "wake:100ms", "at least 1s and at most 24h"),
         ] {
             let name = format!("dev.dormouse.{name}");
             world.script("true").set("/annotations", json!({&name: value})).write();

@@ -8,13 +8,14 @@ use abi::boot::{
     TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_ID_MAPS,
     TAG_IDLE_IGNORES, TAG_IDLE_TIMEOUT, TAG_IPC_SETTING, TAG_IPC_SPACE, TAG_LIMIT, TAG_MASKED, TAG_MOUNT,
     TAG_MOUNT_LOWER, TAG_OOM_SCORE_ADJ, TAG_PID_SPACE, TAG_READ_ONLY, TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM,
-    TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
+    TAG_SYSCTL, TAG_TIMERS, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 use abi::seccomp::Instruction;
 
 use crate::cpu::{self, XsaveLayout};
+use crate::hibernate::Timers;
 use crate::ids::{Extent, IdMaps};
 use crate::limits::ContainerLimits;
 use crate::memory::SandboxMemory;
@@ -148,6 +149,8 @@ pub struct BootSpec {
     pub idle_timeout: Option<Duration>,
     /// Who comes from these addresses counts as nobody for that.
     pub idle_ignores: Vec<AddressPrefix>,
+    /// What deadlines of programs do to it while it hibernates.
+    pub timers: Timers,
     /// The first process waits until it is told to begin.
     pub hold: bool,
     /// The working directory is made if it is missing.
@@ -181,6 +184,9 @@ impl BootSpec {
             if !ignored.is_empty() {
                 put(TAG_IDLE_IGNORES, &[&ignored]);
             }
+        }
+        if let Some(record) = self.timers.record() {
+            put(TAG_TIMERS, &[&record]);
         }
         out
     }

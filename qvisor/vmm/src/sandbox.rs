@@ -45,6 +45,8 @@ pub enum ContainerNews {
     Rested(u64),
     /// Its tasks go on.
     WentOn(u64),
+    /// A deadline of one of its processes wakes the sandbox: which, in the form of `REPORT_TIMER`.
+    Timer(String),
     /// None of its tasks is left; the wait status of its first process.
     Ended(i32),
 }

@@ -9,6 +9,7 @@ mod load;
 pub mod pause;
 mod queue;
 mod rest;
+pub mod set_times;
 pub mod shares;
 pub mod stack;
 pub mod timer;
@@ -130,6 +131,8 @@ pub struct SchedState {
     pub major_faults: AtomicU64,
     pub reads: Transfers,
     pub writes: Transfers,
+    /// When its deadlines were set.
+    set_times: set_times::SetTimes,
     /// Set when the task should look at its signals before it sleeps or runs user code.
     attention: AtomicBool,
     /// It may have memory beyond the limits.
@@ -189,6 +192,7 @@ impl SchedState {
             major_faults: AtomicU64::new(0),
             reads: Transfers::new(),
             writes: Transfers::new(),
+            set_times: set_times::SetTimes::default(),
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
             owner: AtomicU8::new(owner::current().number()),

@@ -150,6 +150,7 @@ fn sandbox_plan(
         boot: BootSpec {
             idle_timeout: wishes.idle_timeout,
             idle_ignores: wishes.ignored(),
+            timers: wishes.timers.unwrap_or_default(),
             ..container.boot.clone()
         },
         swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })

@@ -46,6 +46,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         make_cwd,
         idle_timeout: wishes.idle_timeout,
         idle_ignores: wishes.ignored(),
+        timers: wishes.timers.unwrap_or_default(),
         args: options.command.into_iter().map(OsString::into_vec).collect(),
         env: environment(std::env::vars_os(), &options.env, options.env_all),
         cwd: mounts::bytes_of(&working_directory(options.cwd, &root)?),

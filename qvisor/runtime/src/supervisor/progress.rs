@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vmm::hibernate::stats::Cycles;
-use vmm::hibernate::{Hibernated, Packed, Woken, micros};
+use vmm::hibernate::{Hibernated, Packed, TimerWake, Woken, micros};
 use vmm::leash::Leash;
 
 use super::containers::{ContainerId, Containers, Rest};
 use super::journal::{Readers, Transition};
-use super::stage::Stage;
+use super::stage::{Cause, Stage, TIMER};
 use super::state_machine::{Machine, Rise};
 use super::waiters::Waiter;
 use crate::control::Figures;
@@ -46,6 +46,8 @@ pub(super) struct Progress {
     /// Figures of the last wake.
     pub woken: Woken,
     pub cycles: Cycles,
+    /// The timer that wakes it, before the wake is told.
+    pub timer: Option<TimerWake>,
     /// Why the last hibernation failed, if it did.
     pub failure: Option<String>,
     /// The front end may go.
@@ -75,6 +77,7 @@ impl Progress {
             machine: Machine::default(),
             woken: Woken::default(),
             cycles: Cycles::default(),
+            timer: None,
             failure: None,
             released: false,
             ending: false,
@@ -153,7 +156,10 @@ impl Progress {
         let to = self.machine.sandbox_state();
         let transition = Transition::new(Some(SandboxState::Hibernated), to, Some(rise.cause));
         let figures = Figures::Woken(self.woken.clone());
-        self.readers.tell(&Transition { figures: Some(&figures), ..transition });
+        let timer = self.timer.take().filter(|_| rise.cause == Cause::Request(TIMER));
+        let timer_of = timer.as_ref();
+        self.readers.tell(&Transition { figures: Some(&figures), timer: timer_of, ..transition });
+        timer.into_iter().for_each(|timer| self.cycles.woken_by_timer(timer));
     }
 
     /// Its pages were packed while it slept, or could not be.

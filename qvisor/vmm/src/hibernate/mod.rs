@@ -11,6 +11,7 @@ mod lists;
 mod plan;
 mod settling;
 pub mod stats;
+mod timers;
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ use self::injection::Point;
 use self::lists::Outgoing;
 pub use self::plan::{Codec, CodecError, DEFAULT_DIR, ExecProbe, Reap, SwapPlan, Wishes};
 use self::settling::Settling;
+pub use self::timers::{TimerWake, Timers};
 use crate::lock::{Guard, Mutex, Rank, RwLock};
 use crate::memory::SandboxMemory;
 

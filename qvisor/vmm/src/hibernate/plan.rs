@@ -16,6 +16,7 @@ use swap::{Engine, Home, Packing, SwapFileError, SwapHome};
 
 use super::ignored::Ignored;
 use super::injection;
+use super::timers::Timers;
 
 /// The default directory of swap files.
 pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
@@ -96,6 +97,7 @@ pub struct Wishes {
     /// Who comes from these addresses does not restart the idle time.
     pub idle_ignores: Option<Ignored>,
     pub exec_probe: Option<ExecProbe>,
+    pub timers: Option<Timers>,
 }
 
 impl Wishes {
@@ -112,6 +114,7 @@ impl Wishes {
             idle_timeout: self.idle_timeout.or(other.idle_timeout),
             idle_ignores: self.idle_ignores.or(other.idle_ignores),
             exec_probe: self.exec_probe.or(other.exec_probe),
+            timers: self.timers.or(other.timers),
         }
     }
 }
