@@ -17,6 +17,7 @@ use crate::hibernate;
 use crate::hibernate::deadlines::Rules;
 use crate::hibernate::{idle, timers};
 use crate::limits::{Limits, RLIMIT_STACK};
+use crate::net::host_tables;
 use crate::net::settings;
 use crate::proc;
 use crate::spec::Spec;
@@ -104,6 +105,7 @@ fn create_first(mut spec: Spec) {
         proc::cpuinfo::set_host_flags(flags);
     }
     settings::take(core::mem::take(&mut spec.sysctls));
+    host_tables::take(core::mem::take(&mut spec.net_tables));
     idle::set_timeout(spec.idle_timeout_ns, core::mem::take(&mut spec.idle_ignores));
     let [ahead_ns, grid_ns] = spec.timers;
     timers::set_rules(Rules { ahead_ns, grid_ns });

@@ -58,6 +58,8 @@ pub struct Spec {
     pub cpu_flags: Option<String>,
     /// Settings of the host's network namespace, by name.
     pub sysctls: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The host's tables of the sockets in the network, by name.
+    pub net_tables: Vec<(Vec<u8>, Handle)>,
     capabilities: Option<[u64; 5]>,
     seccomp: Option<Vec<u8>>,
     flags: u32,
@@ -204,6 +206,10 @@ impl Spec {
             ab::TAG_SYSCTL => {
                 let end = data.iter().position(|byte| *byte == 0)?;
                 self.sysctls.push((data[..end].to_vec(), data[end + 1..].to_vec()));
+            }
+            ab::TAG_NET_TABLE => {
+                let handle = Handle::from_raw(u32_at(data, 0)?);
+                self.net_tables.push((data.get(4..)?.to_vec(), handle));
             }
             ab::TAG_FLAGS => self.flags = u32_at(data, 0)?,
             _ => {}

@@ -181,6 +181,7 @@ static void ports(void)
 
 static void other_calls(void)
 {
+    NEEDS_ROOT();
     CHECK_ERR(socket(AF_NETLINK, SOCK_STREAM, NETLINK_ROUTE), ESOCKTNOSUPPORT);
     CHECK_ERR(socket(AF_NETLINK, SOCK_RAW, 31), EPROTONOSUPPORT);
     CHECK_ERR(socket(AF_NETLINK, SOCK_RAW, 77), EPROTONOSUPPORT);
@@ -252,6 +253,7 @@ static void become_nobody(void) { OK(setresuid(65534, 65534, 65534)); }
 
 static void refusals(void)
 {
+    NEEDS_ROOT();
     become_nobody();
     int fd = route_socket();
     static const int changes[] = {RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR, RTM_DELADDR, RTM_NEWROUTE, RTM_DELROUTE,
@@ -274,6 +276,7 @@ static void drain(int fd)
 /* Lengths that lie, and noise. */
 static void lies(void)
 {
+    NEEDS_ROOT();
     become_nobody();
     int fd = route_socket();
     char bytes[4096];

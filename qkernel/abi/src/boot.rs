@@ -65,6 +65,9 @@ pin_layout!(
     patch_calls: 136, host_memory_mib: 140,
 );
 
+/// The tables of `/proc/net` that the host's kernel may have for the sandbox's network.
+pub const NET_TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
+
 /// Most bytes of records of a process that comes in from outside ([`crate::hostcall::EVENT_EXEC`]), its streams included.
 pub const EXEC_RECORDS_MAX: u64 = 1 << 20;
 
@@ -160,6 +163,9 @@ pub const TAG_LIMIT: u32 = 16;
 pub const TAG_SECCOMP: u32 = 21;
 /// A setting of the host's network namespace ([`crate::sysctl::NET`]): its name, a NUL, and its text.
 pub const TAG_SYSCTL: u32 = 22;
+/// The host's table of the sockets in the sandbox's network, which others are in as well: handle (u32), and its name, one of
+/// [`NET_TABLES`].
+pub const TAG_NET_TABLE: u32 = 31;
 /// `TAG_SECCOMP` flag: what the filter does not allow is logged.
 pub const SECCOMP_LOG: u32 = 1;
 /// `TAG_MOUNT` flag: the host may change files under it, so cached names must be revalidated.

@@ -2,6 +2,7 @@
 
 pub mod ancillary;
 pub mod filter;
+pub mod host_tables;
 pub mod inbox;
 pub mod inet;
 pub mod interfaces;

@@ -12,6 +12,7 @@ mod hooks;
 mod leash;
 mod lifecycle;
 mod mounts;
+mod network;
 mod pause;
 mod pods;
 mod pods_at_rest;

@@ -14,7 +14,8 @@ use libc::{SIGKILL, SIGTERM};
 use serde_json::json;
 
 use super::exec::receive_console;
-use super::world::{World, assert_ended, dormouse, lives, signal, status_of, wait_for};
+use super::mounts::{SharedMount, mount};
+use super::world::{World, assert_ended, dormouse, lives, one_at_a_time, signal, status_of, wait_for};
 
 /// A pod, whose first container runs.
 pub fn pod(test: impl Fn(&mut World)) {
@@ -106,6 +107,44 @@ fn with_volume(first: &World, volume: &Path, option: &str) -> World {
         .mount(json!({"destination": "/vol", "type": "bind", "source": volume, "options": ["bind", option]}));
     further.create().start();
     further
+}
+
+#[test]
+fn mounts_that_the_host_makes_later_are_seen_by_further_containers_that_ask() {
+    pod(|first| {
+        let _one = one_at_a_time();
+        let data = SharedMount::new(first.dir.join("data"));
+        let later = data.0.join("later");
+        fs::create_dir(&later).unwrap();
+        let mut one = first.further("exec sleep 1000");
+        for (path, options) in [
+            ("/slave", ["rbind", "rslave"]),
+            ("/shared", ["rbind", "rshared"]),
+            ("/own", ["rbind", "rprivate"]),
+        ] {
+            one.mount(json!({"destination": path, "type": "bind", "source": data.0, "options": options}));
+        }
+        one.create().start();
+        // What is known of the place before does not hide it.
+        assert_eq!(exec(&one, "ls /slave/later /shared/later /own/later | grep file; true"), "");
+        mount(&["-t", "tmpfs", "tmpfs", later.to_str().unwrap()]);
+        fs::write(later.join("file"), "seen\n").unwrap();
+        let seen = exec(
+            &one,
+            "cat /slave/later/file /shared/later/file; ls /own/later; echo back > /slave/later/back",
+        );
+        assert_eq!(seen, "seen\nseen\n");
+        assert_eq!(fs::read_to_string(later.join("back")).unwrap(), "back\n");
+        // What is mounted inside is the sandbox's kernel's alone.
+        let before = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        exec(
+            &one,
+            "mkdir /shared/inside && mount -t tmpfs tmpfs /shared/inside && touch /shared/inside/file",
+        );
+        assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
+        assert!(!data.0.join("inside/file").exists());
+        one.delete();
+    });
 }
 
 /// A process of the container that goes on meanwhile.

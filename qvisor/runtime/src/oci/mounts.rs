@@ -46,6 +46,8 @@ pub struct MountPlan {
     pub source: Source,
     /// `MOUNT_READ_ONLY` ….
     pub flags: u32,
+    /// `MOUNT_READ_ONLY` counts for what is mounted below the source as well.
+    pub read_only_below: bool,
     /// Mounts that the host makes below the source later are seen.
     pub follows_host: bool,
     /// How ids on disk are shown.
@@ -77,6 +79,7 @@ pub(super) fn plan(spec: &Spec, bundle: &Path) -> Result<Vec<MountPlan>> {
                 path: "/dev".into(),
                 source,
                 flags: MOUNT_NO_SUID,
+                read_only_below: false,
                 follows_host: false,
                 id_maps: None,
             },
@@ -128,7 +131,8 @@ fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
         )));
     }
     let follows_host = is_bind && options.iter().rev().find_map(|option| follows(option)).unwrap_or(false);
-    Ok(MountPlan { path, source, flags, follows_host, id_maps })
+    let read_only_below = flags & MOUNT_READ_ONLY != 0 && options.iter().any(|option| option == "rro");
+    Ok(MountPlan { path, source, flags, read_only_below, follows_host, id_maps })
 }
 
 /// The options of mounts that bundles may have.

@@ -219,6 +219,11 @@ impl FileTable {
         self.adopt(fd, true, None)
     }
 
+    /// Gives an open file that the kernel reads.
+    pub fn adopt_text(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        self.adopt(fd, true, None)
+    }
+
     fn adopt(&self, fd: OwnedFd, read_only: bool, quota: Option<Arc<Quota>>) -> Result<Handle, Errno> {
         let path_only = sys::status_flags(fd.as_fd())? & libc::O_PATH != 0;
         let kind = kind_of(fd.as_fd())?;
