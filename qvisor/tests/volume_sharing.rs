@@ -235,6 +235,7 @@ fn directories_and_files_without_a_name_are_locked() {
         }
         other.does("flock 1 ex try", "ok");
         other.does("ofd 1 w 0 0 try", "ok");
+        other.does("close 1", "ok");
         for party in [holder, other] {
             party.does("close 0", "ok");
         }
