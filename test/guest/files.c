@@ -663,6 +663,19 @@ static void locks(void)
     struct flock asked = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     OK(fcntl(again, F_OFD_GETLK, &asked));
     CHECK(asked.l_type == F_WRLCK && asked.l_pid == -1);
+    /* Which lock the description has itself; who asks of a process's is refused. */
+    asked = (struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 3};
+    CHECK_ERR(fcntl(fd, F_GETLK, &asked), EINVAL);
+    if (kernel_is(6, 5)) {
+        OK(fcntl(fd, F_OFD_GETLK, &asked));
+        CHECK(asked.l_type == F_WRLCK && asked.l_start == 0 && asked.l_len == 10 && asked.l_pid == -1);
+        asked = (struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 10};
+        OK(fcntl(fd, F_OFD_GETLK, &asked));
+        CHECK(asked.l_type == F_UNLCK && asked.l_start == 10 && asked.l_len == 0);
+        asked = (struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET};
+        OK(fcntl(again, F_OFD_GETLK, &asked));
+        CHECK_EQ(asked.l_type, F_UNLCK);
+    }
     OK(close(fd));
     OK(lock(again, F_OFD_SETLK, F_WRLCK, 5, 1));
     CHECK_ERR(lock(FD(open("file", O_RDONLY)), F_SETLK, F_WRLCK, 0, 1), EBADF);

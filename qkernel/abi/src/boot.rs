@@ -176,7 +176,7 @@ pub const MOUNT_NO_SUID: u32 = 4;
 pub const MOUNT_NO_DEV: u32 = 8;
 /// `TAG_MOUNT` flag: nothing there is executed, nor mapped for it.
 pub const MOUNT_NO_EXEC: u32 = 16;
-/// `TAG_MOUNT` flag: a volume, whose files the host watches for those who watch them.
+/// `TAG_MOUNT` flag: a volume, whose files the host watches for those who watch them, and locks for those who lock them.
 pub const MOUNT_VOLUME: u32 = 32;
 
 /// `TAG_STREAM` flag: the host side is a terminal in raw mode; the kernel runs the line discipline.

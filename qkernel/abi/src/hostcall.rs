@@ -371,6 +371,23 @@ pub const WATCH_EXCL_UNLINK: u64 = 0x0400_0000;
 /// (`/proc/sys/fs/inotify/max_user_watches`).
 pub const WATCHES_MAX: u64 = 4096;
 
+/// (handle, first, last, kind: [`LOCK_SHARED`] …): locks the bytes from the first to the last one of a volume's file, or gives them
+/// back, for the sandbox as one owner: the lock is that of the host's open file (`F_OFD_SETLK`) and goes with the handle. A last one of
+/// [`LOCK_END`]: and all behind. Never waits: `-EAGAIN`, someone else has a lock there; what was locked before stays. `-EROFS`: an
+/// exclusive lock, in a mount that is read-only. `-ENOLCK`: there are [`LOCKS_MAX`].
+pub const LOCK_BYTES: u32 = 80;
+/// (handle, first, last, kind, phys of [`HostLock`]): the lock that keeps [`LOCK_BYTES`] from locking, if there is one; result: 1 or 0.
+pub const LOCK_QUERY: u32 = 81;
+/// (handle, kind): as [`LOCK_BYTES`], by `flock(2)`. After `-EAGAIN` what was locked before is not any more.
+pub const LOCK_WHOLE: u32 = 82;
+pub const LOCK_NONE: u64 = 0;
+pub const LOCK_SHARED: u64 = 1;
+pub const LOCK_EXCLUSIVE: u64 = 2;
+/// The last byte of all.
+pub const LOCK_END: u64 = i64::MAX.cast_unsigned();
+/// Most pieces of files that a sandbox has locked on the host.
+pub const LOCKS_MAX: u64 = 16_384;
+
 /// `SUBMIT` operation: `fsync` (handle, data only, unused).
 pub const ASYNC_FSYNC: u64 = 1;
 /// `SUBMIT` operation: [`SWAP_IN`] with its arguments; the list stays where it is until the end. After an error what has come
@@ -476,6 +493,19 @@ pin_layout!(
     dev: 0, ino: 8, mode: 16, nlink: 20, uid: 24, gid: 28, rdev: 32, size: 40, blocks: 48, blksize: 56,
     attributes: 60, atime_ns: 64, mtime_ns: 72, ctime_ns: 80, btime_ns: 88,
 );
+
+/// A lock that others hold: the answer of [`LOCK_QUERY`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostLock {
+    pub first: u64,
+    pub last: u64,
+    /// [`LOCK_SHARED`] or [`LOCK_EXCLUSIVE`].
+    pub kind: u64,
+    /// 1: a process's, of which the sandbox knows nothing more; 0: an open file's.
+    pub is_process: u64,
+}
+pin_layout!(HostLock, 32, first: 0, last: 8, kind: 16, is_process: 24);
 
 /// The answer of [`STATFS`]: the fields of `statfs(2)`.
 #[repr(C)]

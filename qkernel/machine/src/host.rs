@@ -1,6 +1,6 @@
 //! Hostcalls as typed functions.
 
-use abi::hostcall::{self as hc, HostStat, HostStatFs, Segment, SetAttr};
+use abi::hostcall::{self as hc, HostLock, HostStat, HostStatFs, Segment, SetAttr};
 use abi::word::{high32, low32, to_usize};
 use alloc::vec::Vec;
 
@@ -155,6 +155,33 @@ pub fn watch_add(stream: &Handle, node: &Handle, events: u32) -> Result<i32> {
 /// `WATCH_REMOVE`.
 pub fn watch_remove(stream: &Handle, descriptor: i32) -> Result<()> {
     call(hc::WATCH_REMOVE, [stream.arg(), u64::from(descriptor.unsigned_abs()), 0, 0, 0, 0]).map(drop)
+}
+
+/// The `LOCK_…` of a lock's kind.
+fn lock_kind(exclusive: Option<bool>) -> u64 {
+    match exclusive {
+        None => hc::LOCK_NONE,
+        Some(false) => hc::LOCK_SHARED,
+        Some(true) => hc::LOCK_EXCLUSIVE,
+    }
+}
+
+/// `LOCK_BYTES`; `None` gives them back.
+pub fn lock_bytes(file: &Handle, first: u64, last: u64, exclusive: Option<bool>) -> Result<()> {
+    call(hc::LOCK_BYTES, [file.arg(), first, last, lock_kind(exclusive), 0, 0]).map(drop)
+}
+
+/// `LOCK_WHOLE`; `None` gives it back.
+pub fn lock_whole(file: &Handle, exclusive: Option<bool>) -> Result<()> {
+    call(hc::LOCK_WHOLE, [file.arg(), lock_kind(exclusive), 0, 0, 0, 0]).map(drop)
+}
+
+/// `LOCK_QUERY`: what keeps [`lock_bytes`] from it.
+pub fn lock_query(file: &Handle, first: u64, last: u64, exclusive: bool) -> Result<Option<HostLock>> {
+    let mut found = HostLock::default();
+    let at = phys_of(&raw mut found);
+    let is_there = call(hc::LOCK_QUERY, [file.arg(), first, last, lock_kind(Some(exclusive)), at, 0])?;
+    Ok((is_there != 0).then_some(found))
 }
 
 /// `STAT_LIST` of `count` names, each ended by NUL.

@@ -112,6 +112,7 @@ fn root_inode(spec: &mut MountSpec, ipc: &Arc<IpcNamespace>) -> Result<Arc<dyn I
             let kind = hostfs::MountKind {
                 shared: spec.flags & MOUNT_SHARED != 0,
                 is_volume: spec.flags & MOUNT_VOLUME != 0,
+                is_read_only: limits_of(spec).contains(Limits::READ_ONLY),
             };
             Ok(hostfs::root(handle, kind, spec.lower.take())?)
         }

@@ -8,6 +8,7 @@
 use abi::hostcall::{REPORT_IDLE, REPORT_IDLE_TIMEOUT};
 
 use super::{HIBERNATION, timers};
+use crate::fs::locks;
 use crate::net::visits;
 use abi::address::AddressPrefix;
 use alloc::vec::Vec;
@@ -232,8 +233,10 @@ pub fn look() {
     let cpu_ns = time::host_cpu_ns();
     let visits = Visits::take();
     let verdict = HIBERNATION.idle.lock().look(time::monotonic_ns(), cpu_ns, visits);
-    // Who waits for processor time has something to do.
-    if verdict == Verdict::Idle && !sched::has_parked() && timers::let_it_sleep() {
+    // Who waits for processor time has something to do. A lock of a shared file keeps others waiting, whom nobody would tell that the
+    // sandbox sleeps; and the end of a lock that others hold wakes no sleeper.
+    let is_bound_by_locks = locks::holds_exclusive_host_lock() || locks::waits_for_host_lock();
+    if verdict == Verdict::Idle && !sched::has_parked() && !is_bound_by_locks && timers::let_it_sleep() {
         host::report(REPORT_IDLE_TIMEOUT, 0);
     }
 }

@@ -42,7 +42,7 @@ pub fn of_descriptor(files: &FileTable, file: &Arc<File>, out: &mut Out) -> Resu
         let is_its = |lock: &Lock| lock.file == file.id;
         let is_theirs = |lock: &Lock| match lock.owner {
             Owner::Table(table) => table == files.id,
-            Owner::Description(_) => true,
+            Owner::Description(_) | Owner::Outside { .. } => true,
         };
         let numbers = numbers_of(listed.node.as_ref());
         for shown in listed.held.iter().filter(|shown| is_its(&shown.lock) && is_theirs(&shown.lock)) {
@@ -99,7 +99,7 @@ fn push_lock(out: &mut Out, shown: &Shown, numbers: (u64, u64)) {
     let kind = match lock.owner {
         _ if *is_flock => "FLOCK ",
         Owner::Table(_) => "POSIX ",
-        Owner::Description(_) => "OFDLCK",
+        Owner::Description(_) | Owner::Outside { .. } => "OFDLCK",
     };
     write!(out, "{kind} ADVISORY  {} ", if lock.exclusive { "WRITE" } else { "READ" });
     if !is_flock && matches!(lock.owner, Owner::Description(_)) {

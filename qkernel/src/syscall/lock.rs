@@ -70,10 +70,13 @@ pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: UserAddr)
         return Err(Errno::EINVAL);
     }
     if matches!(command, F_GETLK | F_OFD_GETLK) {
-        if raw.kind == F_UNLCK {
-            return Err(Errno::EINVAL);
-        }
-        match locks::test(file, &lock)? {
+        let found = match raw.kind {
+            // Which lock the description has there itself.
+            F_UNLCK if by_description => locks::own(file, &lock),
+            F_UNLCK => return Err(Errno::EINVAL),
+            _ => locks::test(file, &lock)?,
+        };
+        match found {
             None => raw.kind = F_UNLCK,
             Some(held) => show(cx, &mut raw, &held),
         }
@@ -97,7 +100,9 @@ fn show(cx: &Ctx<'_>, raw: &mut RawLock, held: &Lock) {
     raw.len = if held.end == END { 0 } else { (held.end - held.start + 1).cast_signed() };
     raw.pid = match held.owner {
         Owner::Table(_) => held.process.seen_by(cx.caller).cast_signed(),
-        Owner::Description(_) => -1,
+        Owner::Description(_) | Owner::Outside { is_process: false } => -1,
+        // It has no id here, as a process of another pid namespace.
+        Owner::Outside { is_process: true } => 0,
     };
 }
 

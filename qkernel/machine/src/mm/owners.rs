@@ -13,7 +13,7 @@ use crate::errno::{Errno, Result};
 use crate::heap;
 use crate::owner::{self, OWNERS, Owner};
 use crate::sched::shares;
-use crate::{counts, handles, host_watches};
+use crate::{counts, handles, host_locks, host_watches};
 
 /// Kernel memory that a container has beside its limit: a sixth of the sandbox's allowance.
 const ALLOWANCE: usize = 8 << 20;
@@ -216,6 +216,7 @@ fn leave_to_sandbox(owner: Owner) {
         heap::give_all(owner, Owner::SANDBOX);
     }
     handles::leave_to_sandbox(owner);
+    host_locks::leave_to_sandbox(owner);
     host_watches::leave_to_sandbox(owner);
 }
 
