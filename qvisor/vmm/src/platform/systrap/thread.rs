@@ -26,8 +26,8 @@ pub trait Patience {
     /// When [`Self::is_over`] becomes true by itself: monotonic time in nanoseconds; `u64::MAX`: never.
     fn end_ns(&self) -> u64;
 
-    /// The stub has had its turn for long, and goes on. Called at the times of a [`LongRun`].
-    fn see_to_core(&self);
+    /// The stub has had its turn for long, and goes on: the place to choose its core anew. Called at the times of a [`LongRun`].
+    fn see_to_core(&self) {}
 }
 
 /// A wait that sleeps looks at the word this often: another thread that took its wake-up holds it up no longer than
