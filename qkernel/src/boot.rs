@@ -32,7 +32,7 @@ use crate::task::signal::state::TaskSignals;
 use machine::boot::Kernel;
 use machine::errno::Result;
 use machine::host;
-use machine::mm::{stats, working_set};
+use machine::mm::{give_back, stats, working_set};
 use machine::platform::UserContext;
 use machine::sched;
 use machine::sched::Runnable;
@@ -94,6 +94,7 @@ fn run_idle(idle: Arc<Task>) -> ! {
         }
         sched::wait_for_work(|| {
             stats::refresh();
+            give_back::look();
             hibernate::look_again_ns()
         });
     }

@@ -96,6 +96,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         ("read", stats.read_bytes),
         ("written", stats.written_bytes),
         ("copied for patched calls", stats.patched_bytes),
+        ("given back while awake", stats.returned_bytes),
     ];
     let mut text = String::new();
     for (what, bytes) in lines {

@@ -208,7 +208,7 @@ pub fn alarm_at(due_ns: u64, alarm: Arc<dyn Alarm>) -> Timer {
 }
 
 /// Fires `alarm` at `due_ns` (monotonic), which nobody can take back.
-pub(super) fn fire_at(due_ns: u64, alarm: Arc<dyn Alarm>) {
+pub(crate) fn fire_at(due_ns: u64, alarm: Arc<dyn Alarm>) {
     insert(due_ns, Entry { set_ns: 0, action: Action::Alarm(alarm) });
 }
 

@@ -73,6 +73,9 @@ pub struct Stats {
     /// Copies of pages that were made to patch call sites in them, so far.
     #[serde(default)]
     pub patched_bytes: u64,
+    /// Free memory that went back to the host while the sandbox ran, so far.
+    #[serde(default)]
+    pub returned_bytes: u64,
     /// How its pages are packed.
     #[serde(default)]
     pub codec: String,
@@ -214,6 +217,7 @@ pub(crate) fn collect(
         answered_probes: cycles.answered_probes,
         unknown_calls: said.unknown_calls,
         patched_bytes: said.patched_pages.saturating_mul(PAGE_SIZE),
+        returned_bytes: said.returned_pages.saturating_mul(PAGE_SIZE),
         wake_times: cycles.wake_times(),
         codec,
         home,
@@ -249,6 +253,7 @@ mod tests {
             heap_bytes: 7,
             unknown_calls: 0,
             patched_pages: 0,
+            returned_pages: 0,
         };
         memory.write(0x1000, &wild).unwrap();
         assert_eq!(place.read(&memory), KernelFigures { user_frames: 1024, swapped_frames: 1024, ..wild });
