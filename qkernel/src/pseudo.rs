@@ -122,6 +122,11 @@ impl Out {
         }
     }
 
+    /// The text; `ENOMEM`: there was no memory for all of it.
+    pub fn finish(self) -> Result<Vec<u8>> {
+        if self.is_short { Err(Errno::ENOMEM) } else { Ok(self.bytes) }
+    }
+
     /// Adds bytes, with those in `special` and backslashes as octal escapes (`seq_path(9)`).
     pub fn push_escaped(&mut self, bytes: &[u8], special: &[u8]) {
         for byte in bytes {
@@ -300,7 +305,7 @@ impl<C: Context> Node<C> {
             Kind::Text(show) | Kind::Setting(show, _) | Kind::Watched(show, _) => show(&self.cx, &mut out)?,
             _ => return Err(Errno::EINVAL),
         }
-        if out.is_short { Err(Errno::ENOMEM) } else { Ok(out.bytes) }
+        out.finish()
     }
 
     fn store(&self, bytes: &[u8]) -> Result<()> {
