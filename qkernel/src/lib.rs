@@ -20,6 +20,7 @@ pub mod hibernate;
 pub mod ipc;
 pub mod keys;
 pub mod limits;
+pub mod loops;
 pub mod net;
 pub mod proc;
 pub mod pseudo;

@@ -53,7 +53,9 @@ pub fn run_task() {
         is_fresh = false;
         in_call = matches!(trap, Trap::Syscall | Trap::PatchedSyscall);
         itimer::check(&task);
+        let number = task.context().run.regs.rax;
         handle_trap(&task, trap);
+        sched::work::end_stretch(format_args!("{trap:?} {number}"));
     }
 }
 

@@ -15,10 +15,7 @@ use crate::fs::inode::{AttrChange, CachePolicy, Inode, NewNode, NodeKind, S_IFDI
 use crate::pseudo::{DirFile, Listing, dirent_type};
 use crate::task::groups::{DIR, GroupId, NewGroup, Owner, file_key};
 use machine::errno::{Errno, Result};
-use machine::sched;
-
-/// Names of groups between which others go on.
-const LISTED_AT_ONCE: usize = 64;
+use machine::sched::work;
 
 pub(super) struct Dir {
     pub place: Place,
@@ -165,7 +162,6 @@ impl Listing for Dir {
         // Groups follow in the order in which they were made.
         let base = FILES.len() as u64 + 2;
         let mut at = GroupId(groups.root().0.saturating_add(from.saturating_sub(base)));
-        let mut listed = 0;
         while let Some((id, name)) = groups.next_below(*id, at) {
             at = GroupId(id.0 + 1);
             let next = base + (at.0 - groups.root().0);
@@ -174,10 +170,7 @@ impl Listing for Dir {
             if !add(&entry) {
                 return Ok(());
             }
-            listed += 1;
-            if listed % LISTED_AT_ONCE == 0 {
-                sched::go_on()?;
-            }
+            work::count_or_end(4)?;
         }
         Ok(())
     }

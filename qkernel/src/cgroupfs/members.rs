@@ -13,10 +13,10 @@ use crate::task::groups::Ticks;
 use crate::task::process::Process;
 use crate::task::signal::send::kill_process;
 use machine::errno::Result;
-use machine::sched;
+use machine::sched::work;
 
-/// Processes between which others go on.
-const AT_ONCE: usize = 64;
+/// What a look at a process counts as work.
+const LOOK: u32 = 8;
 /// How often living processes are looked for that are to be killed. Who was killed forks no more, so each look finds those that
 /// were forked during the one before.
 const LOOKS_MAX: usize = 64;
@@ -32,13 +32,11 @@ impl Group {
 
     /// Does something for each process in the group and below it that has not ended.
     fn for_each_within(&self, mut act: impl FnMut(&Arc<Process>)) -> Result<()> {
-        for (count, process) in self.container.processes().iter().enumerate() {
+        for process in &self.container.processes() {
             if process.member.tasks() != 0 && self.groups().is_within(self.id, process.member.group()) {
                 act(process);
             }
-            if count % AT_ONCE == 0 {
-                sched::go_on()?;
-            }
+            work::count_or_end(LOOK)?;
         }
         Ok(())
     }
@@ -79,7 +77,7 @@ impl Group {
                     found = true;
                     kill_process(&process, SIGKILL);
                 }
-                sched::let_others_go_on();
+                work::count(LOOK);
             }
             if !found {
                 break;

@@ -93,7 +93,10 @@ pub fn threads(group: &Group, out: &mut Out) -> Result<()> {
 }
 
 fn lines<T: Display>(out: &mut Out, mut values: impl Iterator<Item = T>) -> Result<()> {
-    values.try_for_each(|value| number(out, value))
+    values.try_for_each(|value| {
+        out.entry()?;
+        number(out, value)
+    })
 }
 
 /// The process of an id, 0 for the writer's own; `ESRCH` unless it is the container's.

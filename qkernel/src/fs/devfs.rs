@@ -132,7 +132,7 @@ struct MemoryDevice {
     rdev: u64,
 }
 
-/// Bytes between looks at signals and other tasks.
+/// Bytes between looks at signals.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Random bytes made at a time.
 const RANDOM_BYTES: usize = 4096;
@@ -153,7 +153,7 @@ fn fill(buf: &mut IoBuf<'_>, mut piece: impl FnMut(&mut IoBuf<'_>) -> Result<()>
             if sched::is_interrupted(&sched::current()) {
                 break;
             }
-            sched::yield_now();
+            sched::let_others_go_on();
         }
     }
     Ok(buf.done() - before)

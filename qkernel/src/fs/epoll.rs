@@ -26,6 +26,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::{UserAddr, account};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::{WaitQueue, Wake, Waker};
+use machine::sched::work;
 use machine::sync::{Mutex, Rank, SpinLock};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -359,6 +360,7 @@ impl Epoll {
             if out.len() >= max {
                 break;
             }
+            work::count(1);
             let Some(item) = self.ready.pop() else { break };
             if item.removed.load(Ordering::Acquire) {
                 continue;
@@ -423,6 +425,7 @@ impl Epoll {
         let _items = self.items.lock_beside();
         let turns = self.ready.list.lock().len();
         for _ in 0..turns {
+            work::count(1);
             let Some(item) = self.ready.pop() else { break };
             if item.removed.load(Ordering::Acquire) {
                 continue;

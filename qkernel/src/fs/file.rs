@@ -20,6 +20,7 @@ use crate::signals::{SIGXFSZ, Source};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, account};
 use machine::sched::wait::PollEvents;
+use machine::sched::work;
 use machine::sync::{Mutex, Rank, SpinLock};
 
 bitflags! {
@@ -684,7 +685,10 @@ impl FileTable {
 
     /// Carries out the closing of descriptors that are in the table no more.
     pub fn close_taken(&self, taken: Vec<Descriptor>) {
-        taken.into_iter().for_each(|descriptor| self.closed(descriptor));
+        for descriptor in taken {
+            self.closed(descriptor);
+            work::count(4);
+        }
     }
 
     /// Closes everything (the process ends).

@@ -11,7 +11,6 @@ use crate::proc::mounts::{major, minor};
 use crate::pseudo::Out;
 use crate::task;
 use machine::errno::Result;
-use machine::sched;
 
 /// `/proc/locks`: those of processes that the reader sees.
 pub fn locks(_: &Whole, out: &mut Out) -> Result<()> {
@@ -19,13 +18,13 @@ pub fn locks(_: &Whole, out: &mut Out) -> Result<()> {
     let mut from = 0;
     while let Some(listed) = locks::list(from)? {
         from = listed.next;
-        sched::go_on()?;
+        out.entry()?;
         push_file(out, listed, &mut number)?;
     }
     from = 0;
     while let Some(listed) = leases::list(from)? {
         from = listed.next;
-        sched::go_on()?;
+        out.entry()?;
         let numbers = numbers_of(listed.node.as_ref());
         for lease in listed.leases.iter().filter(|lease| id_of(lease.process) != 0) {
             number += 1;
@@ -90,7 +89,7 @@ fn push_file(out: &mut Out, mut listed: Listed, number: &mut u64) -> Result<()> 
             push_lock(out, shown, numbers);
         }
         blocked.retain(|shown| !waits(shown));
-        sched::go_on()?;
+        out.entry()?;
     }
     Ok(())
 }

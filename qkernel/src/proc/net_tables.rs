@@ -9,7 +9,7 @@ use crate::net::route;
 use crate::net::route::{AF_INET, AF_INET6, Link};
 use crate::net::{AF_UNIX, SOCK_DGRAM, SOCK_STREAM, Socket};
 use crate::pseudo::Out;
-use machine::errno::Result;
+use machine::errno::{Errno, Result};
 
 const IPPROTO_TCP: u32 = 6;
 const TCP_INFO: u32 = 11;
@@ -43,9 +43,9 @@ pub enum Table {
     Groups6,
 }
 
-/// Writes the lines of a table. Facts that the host doesn't tell are left out.
-pub fn write(table: Table, out: &mut Out) {
-    let _ = match table {
+/// Writes the lines of a table. Facts that the host doesn't tell are left out. Errors: as of [`Out::entry`].
+pub fn write(table: Table, out: &mut Out) -> Result<()> {
+    let written = match table {
         Table::Tcp => sockets(u16::from(AF_INET), SOCK_STREAM, out),
         Table::Tcp6 => sockets(u16::from(AF_INET6), SOCK_STREAM, out),
         Table::Udp => sockets(u16::from(AF_INET), SOCK_DGRAM, out),
@@ -60,6 +60,10 @@ pub fn write(table: Table, out: &mut Out) {
         Table::Groups => groups(out),
         Table::Groups6 => groups6(out),
     };
+    match written {
+        Err(error @ (Errno::EINTR | Errno::ENOMEM)) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// An end of a connection as the tables show it.
@@ -116,6 +120,7 @@ fn end_line(start: usize, width: usize, out: &mut Out) {
 fn sockets(family: u16, kind: u32, out: &mut Out) -> Result<()> {
     let ours = |open: &Open| open.socket.family() == family && open.socket.kind() == kind;
     for (number, open) in registry::list().into_iter().filter(ours).enumerate() {
+        out.entry()?;
         let socket = &*open.socket;
         let peer = socket.peer_name();
         let (state, sent, received) = state(socket, peer.is_ok());
@@ -148,6 +153,7 @@ fn unix(out: &mut Out) -> Result<()> {
     const UNCONNECTED: u8 = 1;
     const CONNECTED: u8 = 3;
     for open in registry::list() {
+        out.entry()?;
         if open.socket.family() != AF_UNIX {
             continue;
         }

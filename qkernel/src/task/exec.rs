@@ -575,10 +575,10 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     if let Some(old) = &old {
         task.process.has_held(old.resident_peak());
     }
-    drop(old);
     if let Some(parent) = task.vfork_parent.lock().take() {
         parent.complete();
     }
+    old.into_iter().for_each(AddressSpace::release);
     sched::yield_now();
     Ok(())
 }

@@ -16,7 +16,8 @@ use crate::task::futex;
 use crate::task::pid_space::PidSpace;
 use crate::task::pidfd;
 use crate::task::process::{Ended, Process};
-use machine::mm::{UserAddr, UserMemory};
+use machine::mm::{AddressSpace, UserAddr, UserMemory};
+use machine::sched::work;
 
 /// Ends the current task: gives up what it holds and, if it is the last of its process, ends the process. The caller
 /// leaves for the scheduler afterwards.
@@ -82,10 +83,11 @@ pub fn leave_memory(task: &Arc<Task>) {
     if let Some(aspace) = &aspace {
         task.process.has_held(aspace.resident_peak());
     }
-    drop(aspace);
+    // Before its memory goes, which may take a while.
     if let Some(parent) = task.vfork_parent.lock().take() {
         parent.complete();
     }
+    aspace.into_iter().for_each(AddressSpace::release);
 }
 
 fn end_process(process: &Arc<Process>, status: i32) {
@@ -116,6 +118,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
         }
     }
     for (orphan, ended) in orphans {
+        work::count(8);
         parent_died(&orphan, process);
         if ended {
             tell_parent(&orphan);
@@ -146,6 +149,7 @@ fn end_others(process: &Arc<Process>, status: i32) {
         others = container.pids.processes();
     }
     for other in others.iter().filter(|other| !Arc::ptr_eq(other, process)) {
+        work::count(8);
         kill_process(other, SIGKILL);
     }
 }

@@ -147,7 +147,7 @@ fn kill_group_of(victim: &Process) {
         };
         for process in container.processes().iter().filter(is_in) {
             kill_process(process, crate::signals::SIGKILL);
-            sched::let_others_go_on();
+            sched::work::count(8);
         }
     }
     container.groups.tell();

@@ -17,6 +17,7 @@ mod pods;
 mod pods_at_rest;
 mod pods_cpu;
 mod pods_memory;
+mod pods_time;
 mod probes;
 mod process;
 #[path = "../random/mod.rs"]

@@ -66,8 +66,10 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
     }
     let [a, b, c, ..] = call.args;
     let pulse = sandbox.pulses.cpu(cpu);
-    // Waiting for a lock is no progress.
-    let pulse = pulse.filter(|_| call.number != YIELD || a != 0);
+    let waits_for_lock = call.number == YIELD && a == 0;
+    pulse.filter(|_| waits_for_lock).inspect(|pulse| pulse.waits_for_lock());
+    // That is no progress.
+    let pulse = pulse.filter(|_| !waits_for_lock);
     pulse.inspect(|pulse| pulse.enter(call.number));
     let result = match call.number {
         AS_CREATE | AS_DESTROY | AS_RUN | AS_SYNC | AS_SAVE_FPU => {
