@@ -17,6 +17,8 @@ use machine::sched::work;
 
 /// What a look at a process counts as work.
 const LOOK: u32 = 8;
+/// How often a sum is made anew since somebody left.
+const SUMS_MAX: usize = 16;
 /// How often living processes are looked for that are to be killed. Who was killed forks no more, so each look finds those that
 /// were forked during the one before.
 const LOOKS_MAX: usize = 64;
@@ -41,15 +43,24 @@ impl Group {
         Ok(())
     }
 
-    /// The processor time of a group.
+    /// The processor time of a group. A process that leaves meanwhile would be missed, so then it is asked again.
     pub fn used(&self) -> Result<Ticks> {
-        let mut sum = self.groups().facts(self.id)?.used;
-        self.for_each_within(|process| {
-            let here = process.member.used_here(process.group_ticks());
-            sum.user += here.user;
-            sum.system += here.system;
-        })?;
-        Ok(sum)
+        let counted = || self.groups().facts(self.id).map(|facts| facts.used);
+        let mut before = counted()?;
+        for _ in 0..SUMS_MAX {
+            let mut sum = before;
+            self.for_each_within(|process| {
+                let here = process.member.used_here(process.group_ticks());
+                sum.user += here.user;
+                sum.system += here.system;
+            })?;
+            let after = counted()?;
+            if after == before {
+                return Ok(sum);
+            }
+            before = after;
+        }
+        Ok(before)
     }
 
     /// Bytes of memory that the processes of a group have, and of kernel memory that goes with their address spaces. What several
