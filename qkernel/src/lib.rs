@@ -8,6 +8,7 @@
 extern crate alloc;
 
 pub mod boot;
+pub mod cgroupfs;
 pub mod config;
 pub mod container;
 pub mod creds;

@@ -114,13 +114,13 @@ pub const FAMILIES: &[Family] = &[
         "processes",
         Bound::Counted,
         "processes that are signalled, listed or changed, as many as the limit of tasks",
-        "task/tree.rs, task/signal, proc/mod.rs",
+        "task/tree.rs, task/signal, proc/mod.rs, cgroupfs/members.rs, cgroupfs/processes.rs",
     ),
     family(
         "directory",
         Bound::Counted,
-        "names in a directory in memory",
-        "fs/tmpfs/dir.rs, syscall/getdents.rs",
+        "names in a directory in memory; control groups, 16,384 a container",
+        "fs/tmpfs/dir.rs, syscall/getdents.rs, cgroupfs/dir.rs",
     ),
     family("links", Bound::Counted, "steps of 40 symbolic links, 80,000", "fs/walk.rs"),
     family(

@@ -128,6 +128,12 @@ impl Out {
         }
     }
 
+    /// The text; `ENOMEM`: there was no memory for all of it.
+    pub fn finish(self) -> Result<Vec<u8>> {
+        self.check()?;
+        Ok(self.bytes)
+    }
+
     /// Adds bytes, with those in `special` and backslashes as octal escapes (`seq_path(9)`).
     pub fn push_escaped(&mut self, bytes: &[u8], special: &[u8]) {
         let is_special = |byte: &u8| *byte == b'\\' || special.contains(byte);
@@ -344,8 +350,7 @@ impl<C: Context> Node<C> {
             Kind::Pieces(show) | Kind::Watched(show, _) => next = show(&self.cx, from, &mut out)?,
             _ => return Err(Errno::EINVAL),
         }
-        out.check()?;
-        Ok((out.bytes, next))
+        Ok((out.finish()?, next))
     }
 
     fn store(&self, bytes: &[u8]) -> Result<()> {

@@ -32,7 +32,6 @@ use crate::fs::mount;
 use crate::fs::mount::Mount;
 use crate::fs::path::{FsContext, Path};
 use crate::fs::sigio;
-use crate::ipc::IpcNamespace;
 use crate::limits::Limits;
 use crate::net::passing;
 use crate::signals::SIGKILL;
@@ -240,7 +239,7 @@ fn make_root() -> Path {
         ..MountSpec::default()
     };
     let root_inode =
-        crate::filesystems::virtual_fs_with(&spec(b"/", b"tmpfs"), &IpcNamespace::new()).expect("a root");
+        crate::filesystems::virtual_fs_with(&spec(b"/", b"tmpfs"), &Container::kernel()).expect("a root");
     let mount = Mount::of(root_inode, b"tmpfs", b"none", mount::Limits::empty());
     // It is not listed, and so goes with the sequence.
     let root = mount.path();

@@ -1,7 +1,8 @@
 //! Netlink sockets of the family `NETLINK_ROUTE`, as far as it answers questions: a question is put to the host, and
 //! its answer waits here to be received. Changes are refused with `EPERM`, as to one without `CAP_NET_ADMIN`.
 //!
-//! Other families answer `EPROTONOSUPPORT`, upon which programs go without (`ss` reads `/proc/net` then). Groups can be
+//! Sockets of `NETLINK_KOBJECT_UEVENT` can be made, since systemd does not begin without, and nothing ever comes: no devices come or
+//! go. Other families answer `EPROTONOSUPPORT`, upon which programs go without (`ss` reads `/proc/net` then). Groups can be
 //! joined, but nothing is ever told to them.
 
 use alloc::collections::BTreeSet;
@@ -28,6 +29,7 @@ use machine::sched::wait::WaitQueue;
 use machine::sync::{Rank, SpinLock};
 
 const NETLINK_ROUTE: u32 = 0;
+const NETLINK_KOBJECT_UEVENT: u32 = 15;
 const SOL_NETLINK: u32 = 270;
 const ADD_MEMBERSHIP: u32 = 1;
 const DROP_MEMBERSHIP: u32 = 2;
@@ -57,6 +59,7 @@ static PORTS: SpinLock<BTreeSet<u32>> = SpinLock::new(Rank::Leaf, BTreeSet::new(
 /// A netlink socket.
 pub struct NetlinkSocket {
     kind: u32,
+    protocol: u32,
     /// 0: none yet.
     port: AtomicU32,
     groups: AtomicU32,
@@ -86,12 +89,13 @@ impl NetlinkSocket {
         if kind != SOCK_RAW && kind != SOCK_DGRAM {
             return Err(Errno::ESOCKTNOSUPPORT);
         }
-        if protocol != NETLINK_ROUTE {
+        if !matches!(protocol, NETLINK_ROUTE | NETLINK_KOBJECT_UEVENT) {
             return Err(Errno::EPROTONOSUPPORT);
         }
         let wait = Arc::new(WaitQueue::new());
         Ok(Arc::new(Self {
             kind,
+            protocol,
             port: AtomicU32::new(0),
             groups: AtomicU32::new(0),
             switches: AtomicU32::new(0),
@@ -132,8 +136,10 @@ impl NetlinkSocket {
         let result = match message.kind {
             kind if kind < NLMSG_MIN_TYPE => Ok(Vec::new()),
             // Kinds come in fours: new, delete, get, set.
-            kind if kind & 3 == 2 => route::ask(message.whole, self.has(GET_STRICT_CHK))
-                .map_err(|error| if error == Errno::EPERM { Errno::EOPNOTSUPP } else { error }),
+            kind if kind & 3 == 2 && self.protocol == NETLINK_ROUTE => {
+                route::ask(message.whole, self.has(GET_STRICT_CHK))
+                    .map_err(|error| if error == Errno::EPERM { Errno::EOPNOTSUPP } else { error })
+            }
             _ => Err(Errno::EPERM),
         };
         match result {
@@ -223,7 +229,7 @@ impl Socket for NetlinkSocket {
     }
 
     fn protocol(&self) -> u32 {
-        NETLINK_ROUTE
+        self.protocol
     }
 
     fn bind(&self, _cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {

@@ -17,6 +17,7 @@ use crate::proc::subject::Subject;
 use crate::proc::{fd, kept, maps, mem, mounts, net, ns, pagemap};
 use crate::pseudo::{Dynamic, Entry, Item, Kind, Node, Out, Place, ShowPiece, parse_id, parse_number};
 use crate::task;
+use crate::task::container;
 use crate::task::core::{Task, current};
 use crate::task::used::Used;
 use machine::errno::{Errno, Result};
@@ -46,7 +47,7 @@ macro_rules! table {
             Entry::text("arch_status", |_, _| Ok(())),
             Entry::dir("attr", kept::ATTRIBUTES),
             own("auxv", 0o400, auxv),
-            Entry::fixed("cgroup", "0::/\n"),
+            Entry::text("cgroup", cgroup),
             Entry::setting("clear_refs", |_, _| Err(Errno::EINVAL), kept::clear_refs).mode(0o200),
             Entry::text("cmdline", cmdline),
             Entry::setting("comm", comm, set_comm),
@@ -104,6 +105,20 @@ fn system_call(subject: &Subject, out: &mut Out) -> Result<()> {
     let [a, b, c, d, e, f] = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
     let (number, sp, pc) = (regs.rax & 0xffff_ffff, regs.rsp, regs.rip);
     out.push(format!("{number} {a:#x} {b:#x} {c:#x} {d:#x} {e:#x} {f:#x} {sp:#x} {pc:#x}\n").as_bytes());
+    Ok(())
+}
+
+/// The path of its control group below that of the reader's container; other containers' are beside that.
+fn cgroup(subject: &Subject, out: &mut Out) -> Result<()> {
+    let container = &subject.process.container;
+    out.push(b"0::");
+    if !Arc::ptr_eq(container, &container::current()) {
+        write!(out, "/../{}", container.id.0);
+    }
+    out.push(
+        &container.groups.path(subject.process.member.group()).unwrap_or_else(|| b"/ (deleted)".to_vec()),
+    );
+    out.push(b"\n");
     Ok(())
 }
 

@@ -24,6 +24,7 @@ use crate::limits::container::ContainerLimits;
 use crate::net::passing::{self, Passing};
 use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
+use crate::task::groups::Groups;
 use crate::task::kernel_log::KernelLog;
 use crate::task::pause::Pause;
 use crate::task::pid_space::PidSpace;
@@ -72,6 +73,8 @@ pub struct Container {
     /// The ids that its processes see, its own or also those of other containers' processes.
     pub pids: Arc<PidSpace>,
     has_own_pids: bool,
+    /// Its own control group, and those that its programs make below.
+    pub groups: Arc<Groups>,
     /// Its System V objects and message queues, alone or together with other containers.
     ipc: Shared<IpcNamespace>,
     /// Its keys.
@@ -145,6 +148,7 @@ impl Container {
             id,
             has_own_pids: shared.is_none(),
             pids: shared.unwrap_or_else(PidSpace::new),
+            groups: Groups::new(),
             ipc: Shared::new(IpcNamespace::new()),
             keys: KeySpace::new(),
             inotify: InotifyLimits::new(),

@@ -56,6 +56,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
         )
     };
     process.container.pids.tree.lock().remove_task(task);
+    process.container.groups.tell();
     futex::owner_ended(&process.container.pids, task.tid());
     process.stop_wait.wake_all();
     pidfd::ended(process);

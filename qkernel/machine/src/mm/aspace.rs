@@ -361,6 +361,11 @@ impl AddressSpace {
         self.lock().vmas.range(..=addr).next_back().is_some_and(|(_, vma)| addr < vma.end && vma.is_data())
     }
 
+    /// Bytes of resident user frames.
+    pub fn resident_bytes(&self) -> u64 {
+        self.lock().resident_pages * PAGE
+    }
+
     /// The most bytes of user frames that were resident at once.
     pub fn resident_peak(&self) -> u64 {
         self.lock().resident_peak * PAGE

@@ -7,6 +7,8 @@ mod charged;
 mod cpu_set;
 mod load;
 pub mod pause;
+pub mod periods;
+pub mod pressure;
 mod queue;
 mod rest;
 pub mod set_times;
@@ -265,6 +267,7 @@ impl SchedState {
         let since = now.saturating_sub(self.counted_until.load(Ordering::Relaxed));
         self.counted_until.store(now, Ordering::Relaxed);
         add_own(if in_user { &self.user_ticks } else { &self.system_ticks }, since);
+        periods::ran(now, since);
     }
 
     /// Counts a page fault of the running task. `waited`: its content was not there.
@@ -410,6 +413,11 @@ fn sample_load() {
 /// The load of an owner.
 pub fn load_averages(owner: owner::Owner) -> Averages {
     queue_to_change().0.load(owner)
+}
+
+/// What held up an owner's tasks so far.
+pub fn pressure(owner: owner::Owner) -> pressure::Pressure {
+    queue_to_change().0.pressure(owner)
 }
 
 /// The time, if the queue keeps any.
