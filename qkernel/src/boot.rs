@@ -14,6 +14,7 @@ use crate::fs::caller;
 use crate::fs::path::FsContext;
 use crate::fs::sigio;
 use crate::hibernate;
+use crate::hibernate::Outbound;
 use crate::hibernate::idle;
 use crate::limits::{Limits, RLIMIT_STACK};
 use crate::net::settings;
@@ -102,7 +103,12 @@ fn create_first(mut spec: Spec) {
         proc::cpuinfo::set_host_flags(flags);
     }
     settings::take(core::mem::take(&mut spec.sysctls));
-    idle::set_timeout(spec.idle_timeout_ns, core::mem::take(&mut spec.idle_ignores));
+    idle::set(idle::Settings {
+        timeout_ns: spec.idle_timeout_ns,
+        ignored: core::mem::take(&mut spec.idle_ignores),
+        awake_at_most_ns: spec.awake_at_most_ns,
+        outbound: if spec.outbound_sleeps { Outbound::Sleep } else { Outbound::Awake },
+    });
     if let Err(why) = create::create(ContainerId::FIRST, spec) {
         host::log(0, &why);
         host::exit(exited(125));

@@ -126,6 +126,11 @@ pub const TAG_IDLE_TIMEOUT: u32 = 18;
 /// Addresses from which connections and datagrams count as nothing from outside: [`crate::address::AddressPrefix`]es, 20 bytes each.
 pub const TAG_IDLE_IGNORES: u32 = 26;
 
+/// For how many nanoseconds (u64) beyond that time something may keep it awake of which nobody knows whether it ends.
+pub const TAG_AWAKE_AT_MOST: u32 = 30;
+/// The sandbox sleeps though a task waits, with a time-out, for the answer to what it asked somebody outside (u32, not 0).
+pub const TAG_OUTBOUND_SLEEP: u32 = 31;
+
 /// The processor's features that the host's kernel knows and lets programs use: the words of `flags` in its
 /// `/proc/cpuinfo`. Without this record all that the processor tells of count.
 pub const TAG_CPU_FLAGS: u32 = 19;

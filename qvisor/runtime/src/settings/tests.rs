@@ -29,6 +29,8 @@ fn strangers_may_ask_for_less() {
         ("reap", "stream"),
         ("idle-timeout", "1s"),
         ("idle-ignores", "10.0.0.1,fd00::/8"),
+        ("awake-at-most", "1h"),
+        ("outbound", "sleep"),
         ("exec-probe", "asleep-is-alive"),
         ("exec-probe", "wake"),
         ("swap-limit", "1M"),
@@ -53,6 +55,8 @@ fn strangers_ask_for_more_only_where_the_node_allows_it() {
         ("idle-timeout", "2m", "idle-timeout = '1m'"),
         ("idle-ignores", "", "idle-ignores = '10.0.0.1'"),
         ("idle-ignores", "10.0.0.2", "idle-ignores = '10.0.0.0/30'"),
+        ("awake-at-most", "2m", "awake-at-most = '1m'"),
+        ("outbound", "awake", "outbound = 'sleep'"),
         ("exec-probe", "wake", "exec-probe = 'asleep-is-alive'"),
     ] {
         let refused = settle(&[(name, value)], node);
