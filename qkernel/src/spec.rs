@@ -54,6 +54,10 @@ pub struct Spec {
     pub idle_ignores: Vec<AddressPrefix>,
     /// Deadlines wake it while it hibernates: those set so many nanoseconds before (0: none), at multiples of so many (0: on time).
     pub timers: [u64; 2],
+    /// For how long beyond that something may keep it awake of which nobody knows whether it ends.
+    pub awake_at_most_ns: u64,
+    /// It sleeps though a task waits, with a time-out, for the answer to what it asked.
+    pub outbound_sleeps: bool,
     /// Words: the features of the processor that the host's kernel lists.
     pub cpu_flags: Option<String>,
     /// Settings of the host's network namespace, by name.
@@ -197,6 +201,8 @@ impl Spec {
                 self.limits.push((limit, u64_at(data, 8)?));
             }
             ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
+            ab::TAG_AWAKE_AT_MOST => self.awake_at_most_ns = u64_at(data, 0)?,
+            ab::TAG_OUTBOUND_SLEEP => self.outbound_sleeps = u32_at(data, 0)? != 0,
             ab::TAG_IDLE_IGNORES => {
                 let prefixes = data.chunks(size_of::<AddressPrefix>()).map(AddressPrefix::from_bytes);
                 self.idle_ignores = prefixes.collect::<Option<_>>()?;

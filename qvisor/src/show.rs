@@ -139,6 +139,16 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
     say(&text)
 }
 
+pub fn why(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
+    let reasons = orders::why(root, &Id::new(id)?)?;
+    if json {
+        return say(&(serde_json::to_string_pretty(&reasons)? + "\n"));
+    }
+    let kept = reasons.kept_awake.map_or_else(|| "nothing".into(), |kept| kept.words());
+    let woken = reasons.woken_by.map_or_else(|| "nothing so far".into(), |woken| woken.words());
+    say(&format!("kept awake by {kept}\nwoken last by {woken}\n"))
+}
+
 fn millis(us: u64) -> String {
     format!("{}.{:03}", us / 1000, us % 1000)
 }

@@ -133,6 +133,10 @@ pub const TAG_IDLE_IGNORES: u32 = 26;
 /// nanoseconds (u64) before, at multiples of so many nanoseconds of the monotonic clock (u64; 0: on time). Without this record none
 /// does.
 pub const TAG_TIMERS: u32 = 30;
+/// For how many nanoseconds (u64) beyond that time something may keep it awake of which nobody knows whether it ends.
+pub const TAG_AWAKE_AT_MOST: u32 = 32;
+/// The sandbox sleeps though a task waits, with a time-out, for the answer to what it asked somebody outside (u32, not 0).
+pub const TAG_OUTBOUND_SLEEP: u32 = 33;
 
 /// The processor's features that the host's kernel knows and lets programs use: the words of `flags` in its
 /// `/proc/cpuinfo`. Without this record all that the processor tells of count.

@@ -142,6 +142,17 @@ pub const REPORT_CONTAINER_RESUMED: u64 = 21;
 /// hold anything, with a space between each. At most [`TIMER_MAX_BYTES`].
 pub const REPORT_TIMER: u64 = 22;
 pub const TIMER_MAX_BYTES: u64 = 128;
+/// (0, 0, text phys, len): what keeps a sandbox awake that has been idle for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says. A line
+/// for each thing that is known, its name and its value with a space between: `kind` is `request` (one that came over an accepted
+/// connection is open), `perhaps-request` (one may be), `exec` (an exec'd process is at work), `outbound` (a task waits with a time-out
+/// for the answer to what the sandbox asked), `lock` (it has an exclusive lock of a shared file, or waits for one), `timer` (work goes on for which a deadline woke it),
+/// `computes`; `peer`, `peer_port`, `port`; `pid`, `tid` and `process` of a task, the
+/// system call in which it waits (`wait`) and for how long (`wait_ms`); `given_up`: it falls asleep all the same. No line: nothing
+/// does. At most [`WHY_MAX_BYTES`].
+pub const REPORT_KEPT_AWAKE: u64 = 23;
+/// (the same): whom the socket event that woke the sandbox last was for: `peer`, `peer_port`, `port`, `pid`, `tid`, `process`.
+pub const REPORT_WOKEN_FOR: u64 = 24;
+pub const WHY_MAX_BYTES: u64 = 1 << 10;
 
 // ---- wake events ----
 /// A connection, or data for a socket.
@@ -433,6 +444,9 @@ pub const EVENT_RESUME: u32 = 18;
 pub const EVENT_HIBERNATE: u32 = 19;
 /// In the `flags` of [`EVENT_PAUSE`] and [`EVENT_HIBERNATE`]: only [`EVENT_RESUME`] and [`EVENT_WAKE`] end it.
 pub const EVENT_FLAG_HELD: u32 = 2;
+/// In the `flags` of [`EVENT_HIBERNATE`]: [`REPORT_IDLE_TIMEOUT`] is its reason. What has come since withdraws it: it is answered as one
+/// that a later request overtook ([`HIBERNATE_CANCELLED`]).
+pub const EVENT_FLAG_IDLE: u32 = 4;
 /// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
 /// sandbox: [`REPORT_IDLE`] tells when that is done with.
 pub const EVENT_WAKE: u32 = 20;

@@ -117,6 +117,11 @@ pub fn report_timer(id: u64, text: &[u8]) {
     let _ = call(hc::REPORT, [hc::REPORT_TIMER, id, 0, phys_of(text.as_ptr()), text.len() as u64, 0]);
 }
 
+/// Tells something in words: `REPORT_KEPT_AWAKE` ….
+pub fn report_text(what: u64, text: &str) {
+    let _ = call(hc::REPORT, [what, 0, 0, phys_of(text.as_ptr()), text.len() as u64, 0]);
+}
+
 /// Fills `bytes` with random ones.
 pub fn random(bytes: &mut [u8]) {
     let _ = call(hc::RANDOM, [phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0, 0]);

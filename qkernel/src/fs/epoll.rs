@@ -24,8 +24,9 @@ use crate::fs::poll::PollTable;
 use crate::fs::{anon, host_poll};
 use machine::errno::{Errno, Result};
 use machine::mm::{UserAddr, account};
+use machine::sched;
 use machine::sched::wait::PollEvents;
-use machine::sched::wait::{WaitQueue, Wake, Waker};
+use machine::sched::wait::{Readers, WaitQueue, Wake, Waker};
 use machine::sched::work;
 use machine::sync::{Mutex, Rank, SpinLock};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -136,6 +137,13 @@ impl Wake for Item {
             && self.ready.push(&me)
         {
             self.ready.announce();
+        }
+    }
+
+    fn add_readers(&self, readers: &mut Readers) {
+        if !self.removed.load(Ordering::Acquire) && self.interest().intersects(PollEvents::READABLE) {
+            self.ready.waiters.add_readers(readers, false);
+            self.ready.pollers.add_readers(readers, false);
         }
     }
 }
@@ -396,12 +404,15 @@ impl Epoll {
             self.take(max, &mut out);
         }
         if out.is_empty() && deadline_ns != Some(0) {
-            let woken = self.ready.waiters.wait_until(deadline_ns, || {
+            let ready = || {
                 if !self.ready.is_empty() {
                     self.take(max, &mut out);
                 }
                 (!out.is_empty()).then_some(())
-            });
+            };
+            // Who has a time-out waits for that as well, and who has none for something in the set, most likely from outside.
+            let wait = || self.ready.waiters.wait_until(deadline_ns, ready);
+            let woken = sched::current().sched().waiting.on(0, deadline_ns.is_none(), wait);
             if out.is_empty() {
                 // A wake-up meant for one waiter may have come to this one, which leaves.
                 self.pass_on();

@@ -172,6 +172,10 @@ pub trait FileOps: Send + Sync + Any {
     fn poll_for(&self, file: &File, table: Option<&mut PollTable>, _wanted: PollEvents) -> PollEvents {
         self.poll(file, table)
     }
+    /// Whether what a reader waits for here comes from outside the sandbox, or over a socket.
+    fn is_from_outside(&self) -> bool {
+        false
+    }
     /// Moves the position; `ESPIPE` for streams, whose `pread` and `pwrite` fail likewise.
     fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
         Err(Errno::ESPIPE)

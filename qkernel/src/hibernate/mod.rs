@@ -6,8 +6,10 @@
 //! runs, none waits for a CPU, and no lock is waited for. Until the pages are safely stored nothing has changed, and
 //! whatever fails leaves the sandbox warm.
 
+mod awaited;
 pub mod deadlines;
 mod deflate;
+mod facts;
 pub mod idle;
 pub mod state_machine;
 pub mod timers;
@@ -18,8 +20,10 @@ use abi::hostcall::{
     HIBERNATE_STORE, HibernateReport, REPORT_PAUSED, REPORT_RESUMED, REPORT_WAKE_EVENT,
 };
 
+use crate::net::talks;
 use crate::task::container;
 use deadlines::Deadlines;
+pub use facts::Outbound;
 use machine::host;
 use machine::mm::{stats, working_set};
 use machine::platform;
@@ -55,6 +59,11 @@ pub fn request(request: i64, idle: bool, is_held: bool) {
     take(Input::Hibernate(order));
 }
 
+/// Takes back a request whose reason was that nothing came: something has.
+fn withdraw(request: i64) {
+    take(Input::Withdraw(request));
+}
+
 /// Wakes the sandbox, or ends a mere pause, unless a later request has been taken; `serves`: for something that has come.
 pub fn wake(request: i64, serves: bool) {
     if !serves {
@@ -66,7 +75,13 @@ pub fn wake(request: i64, serves: bool) {
 /// Something came from outside that a task waits for, or that a socket's reader finds: wakes the sandbox if it sleeps, or
 /// as soon as it does. `by`: `WAKE_EVENT_SOCKET` ….
 pub fn wake_event(by: u64) {
+    wake_event_of(by, 0);
+}
+
+/// The same of the socket with this token.
+pub fn wake_event_of(by: u64, token: u64) {
     if pause::is_paused() {
+        talks::woken_by(token);
         take(Input::WakeEvent(by));
     }
 }

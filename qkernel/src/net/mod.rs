@@ -12,6 +12,7 @@ pub mod passing;
 pub mod registry;
 pub mod route;
 pub mod settings;
+pub mod talks;
 pub mod unix;
 pub mod unix_host;
 pub mod unix_names;
@@ -317,6 +318,10 @@ impl Drop for SocketFile {
 }
 
 impl FileOps for SocketFile {
+    fn is_from_outside(&self) -> bool {
+        true
+    }
+
     fn held_bytes(&self) -> u64 {
         self.socket.held_bytes()
     }

@@ -97,7 +97,7 @@ fn is_ignored(address: &[u8]) -> bool {
 }
 
 /// The internet address in `sockaddr` bytes.
-fn internet(address: &[u8]) -> Option<Address> {
+pub fn internet(address: &[u8]) -> Option<Address> {
     let (family, rest) = address.split_first_chunk()?;
     match u16::from_ne_bytes(*family) {
         // Behind the port, and for IPv6 the flow.

@@ -37,6 +37,7 @@ pub mod tree;
 pub mod usage;
 pub mod used;
 pub mod vfork;
+pub mod waits;
 
 pub use core::{Start, Task, TaskParts, TaskRef, current};
 pub use process::Process;

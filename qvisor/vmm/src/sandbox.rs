@@ -39,6 +39,10 @@ pub enum ContainerNews {
     Processes(String),
     /// What it uses, as the request with this number asked for.
     Usage { request: u64, text: String },
+    /// What keeps the sandbox awake, as `abi::hostcall::REPORT_KEPT_AWAKE` has it.
+    KeptAwake(String),
+    /// Whom the sandbox was woken for.
+    WokenFor(String),
     /// It cannot begin; why. With the wait status that a shell would give, if its program is the reason.
     Failed { why: String, status: i32 },
     /// All its tasks rest, as the request with this number asked for.

@@ -16,6 +16,7 @@ pub mod shares;
 pub mod stack;
 pub mod timer;
 pub mod wait;
+mod waiting;
 pub mod work;
 
 use alloc::sync::Arc;
@@ -28,6 +29,7 @@ pub use budget::{Quota, Throttling};
 pub use charged::{ChargedTo, charge_to};
 pub use cpu_set::CpuSet;
 pub use load::{Averages, LOAD_SHIFT};
+pub use waiting::Waiting;
 
 use queue::{Place, RunQueue};
 use rest::Rest;
@@ -68,6 +70,10 @@ pub trait Run: Any + Send + Sync {
     fn has_cause(&self) -> bool;
     /// Whether it has been told to end: nothing that it does is worth finishing.
     fn is_to_end(&self) -> bool;
+    /// It is about to sleep, in a call that signals end, until `deadline_ns` (monotonic) unless something else wakes it before.
+    fn begin_timed_wait(&self, _deadline_ns: u64) {}
+    /// The sleep that [`Self::begin_timed_wait`] told of has ended.
+    fn end_timed_wait(&self) {}
 }
 
 /// A task, whatever the kernel above makes of it.
@@ -135,6 +141,8 @@ pub struct SchedState {
     pub writes: Transfers,
     /// When its deadlines were set.
     set_times: set_times::SetTimes,
+    /// How its waits look from outside.
+    pub waiting: Waiting,
     /// Set when the task should look at its signals before it sleeps or runs user code.
     attention: AtomicBool,
     /// It may have memory beyond the limits.
@@ -195,6 +203,7 @@ impl SchedState {
             reads: Transfers::new(),
             writes: Transfers::new(),
             set_times: set_times::SetTimes::default(),
+            waiting: Waiting::new(),
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
             owner: AtomicU8::new(owner::current().number()),
@@ -536,6 +545,7 @@ pub fn sleep_until<R>(
     lock_order::may_sleep();
     let task = current();
     let state = if kind == Sleep::Interruptible { SLEEPING } else { SLEEPING_UNINTERRUPTIBLE };
+    let mut told = None;
     let result = loop {
         // `ready` may sleep itself, on a mutex, after the task was woken and queued: out of the queue first, or the task
         // would stand in it while it runs. The outer sleep then finds itself running, and asks `ready` once more.
@@ -553,9 +563,17 @@ pub fn sleep_until<R>(
         // For each sleep anew: it may have fired on a CPU whose counter is ahead of that of the CPU where this goes on, and
         // where the time has not come yet.
         let alarm = deadline_ns.map(|deadline| timer::wake_at(deadline, &task));
+        if let Some(deadline) = deadline_ns.filter(|_| told.is_none() && kind == Sleep::Interruptible) {
+            task.begin_timed_wait(deadline);
+            told = Some(deadline);
+        }
         schedule(Place::Kernel);
         drop(alarm);
     };
+    if told.is_some() {
+        task.end_timed_wait();
+    }
+    task.sched().waiting.ended(deadline_ns.is_some() && matches!(result, Ok(None)));
     // Awake for whatever reason: if a wake-up came meanwhile the task sits in the queue, and must not run twice.
     settle(&task);
     result

@@ -11,7 +11,7 @@ mod widening;
 #[cfg(test)]
 mod tests;
 
-use vmm::hibernate::{CodecError, ExecProbe, Wishes};
+use vmm::hibernate::{CodecError, ExecProbe, Outbound, Wishes};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
@@ -150,6 +150,11 @@ impl Asked {
             "idle-ignores" => {
                 let why = |error: String| SetError::Value(format!("no list of addresses: {error}"));
                 self.hibernation.idle_ignores = Some(value.parse().map_err(why)?);
+            }
+            "awake-at-most" => self.hibernation.awake_at_most = Some(parse_time(value).map_err(amount)?),
+            "outbound" => {
+                let known = [("awake", Outbound::Awake), ("sleep", Outbound::Sleep)];
+                self.hibernation.outbound = Some(one_of(value, &known)?);
             }
             "exec-probe" => {
                 let known = [("wake", ExecProbe::Wake), ("asleep-is-alive", ExecProbe::AsleepIsAlive)];

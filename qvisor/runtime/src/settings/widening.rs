@@ -1,6 +1,6 @@
 //! What annotations may ask for.
 
-use vmm::hibernate::ExecProbe;
+use vmm::hibernate::{ExecProbe, Outbound};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
@@ -29,6 +29,8 @@ pub(super) const NAMES: &[&str] = &[
     "swap-limit",
     "idle-timeout",
     "idle-ignores",
+    "awake-at-most",
+    "outbound",
     "exec-probe",
     "timers",
     "encrypt",
@@ -76,6 +78,8 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
             "idle-ignores",
             matches!((&asks.idle_ignores, &gives.idle_ignores), (Some(asks), Some(gives)) if !asks.covers(gives)),
         ),
+        ("awake-at-most", exceeds(asks.awake_at_most, gives.awake_at_most)),
+        ("outbound", asks.outbound == Some(Outbound::Awake) && gives.outbound == Some(Outbound::Sleep)),
         // What wakes it more often takes more of the node.
         (
             "exec-probe",

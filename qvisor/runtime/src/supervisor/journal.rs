@@ -65,8 +65,17 @@ struct OomKill {
     r#type: &'static str,
 }
 
+/// A line of another kind: what keeps the sandbox awake, or whom it was woken for.
+#[derive(Debug, Serialize)]
+struct Reason<'a, T> {
+    time_us: u64,
+    r#type: &'static str,
+    #[serde(flatten)]
+    what: &'a T,
+}
+
 /// Microseconds since 1970.
-fn now_us() -> u64 {
+pub(super) fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }
 
@@ -102,6 +111,12 @@ impl Readers {
 
     pub(super) fn tell(&mut self, transition: &Transition<'_>) {
         self.0.retain(|reader| reader.oom_only || control::send_now(&reader.stream, transition));
+    }
+
+    /// Tells what keeps the sandbox awake (`kept-awake`), or whom it was woken for (`woken-for`).
+    pub(super) fn tell_why<T: Serialize>(&mut self, r#type: &'static str, what: &T) {
+        let line = Reason { time_us: now_us(), r#type, what };
+        self.0.retain(|reader| reader.oom_only || control::send_now(&reader.stream, &line));
     }
 
     /// A process of a container was killed, since there was no memory.

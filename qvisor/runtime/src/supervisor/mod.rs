@@ -215,6 +215,8 @@ impl Supervisor {
         match news {
             ContainerNews::Processes(list) => progress.processes = Some((of, list)),
             ContainerNews::Failed { why, status } => self.could_not_run(progress, of, why, status),
+            ContainerNews::KeptAwake(text) => progress.tell_what_keeps_awake(&text),
+            ContainerNews::WokenFor(text) => progress.tell_whom_it_woke_for(&text),
             // Whoever resumed it has its answer.
             ContainerNews::WentOn(_) => {}
             ContainerNews::Usage { request, text } => progress.usage = Some((request, text)),

@@ -24,7 +24,9 @@ use swap::{Home, Page, PageId, Stat, Stored, SwapError, SwapFileError};
 pub use self::ignored::Ignored;
 use self::injection::Point;
 use self::lists::Outgoing;
-pub use self::plan::{Codec, CodecError, DEFAULT_DIR, ExecProbe, Reap, SwapPlan, Wishes};
+pub use self::plan::{
+    AWAKE_AT_MOST, Codec, CodecError, DEFAULT_DIR, ExecProbe, Outbound, Reap, SwapPlan, Wishes,
+};
 use self::settling::Settling;
 pub use self::timers::{TimerWake, Timers};
 use crate::lock::{Guard, Mutex, Rank, RwLock};
