@@ -365,6 +365,20 @@ fn waiters_wait_and_are_woken_and_one_that_is_killed_takes_nothing() {
 }
 
 #[test]
+fn nothing_is_lost_of_what_twelve_processes_do_under_locks() {
+    const TIMES: u32 = 10;
+    let shared = Shared::new();
+    let mut parties = shared.three();
+    for word in ["flock", "posix", "ofd"] {
+        fs::write(shared.0.join("number"), "0\n").unwrap();
+        parties.iter_mut().for_each(|party| party.say(&format!("add number {TIMES} {word}")));
+        parties.iter_mut().for_each(|party| assert_eq!(party.answer(), "ok", "{}: {word}", party.name));
+        let number = fs::read_to_string(shared.0.join("number")).unwrap();
+        assert_eq!(number.trim(), (3 * 4 * TIMES).to_string(), "{word}");
+    }
+}
+
+#[test]
 fn a_circle_inside_is_found_while_others_hold_locks_outside() {
     let shared = Shared::new();
     let mut one = Party::sandbox("one", &shared.0, "", &[]);

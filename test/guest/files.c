@@ -1,5 +1,6 @@
 /* Files and directories.  usage: files [DIR] [TEST...]; DIR must hold a slash (default $TMPDIR or /tmp). */
 #include "check.h"
+#include <pthread.h>
 #include <dirent.h>
 #include <limits.h>
 #include <poll.h>
@@ -588,6 +589,37 @@ static int lock(int fd, int command, short type, off_t start, off_t length)
     return fcntl(fd, command, &wanted);
 }
 
+/* A descriptor that another thread closes while one waits for a lock by it. */
+struct race {
+    int fd, error;
+    _Atomic pid_t thread;
+};
+
+static void *lock_by(void *argument)
+{
+    struct race *race = argument;
+    race->thread = gettid();
+    race->error = lock(race->fd, F_SETLKW, F_WRLCK, 0, 10) == 0 ? 0 : errno;
+    return NULL;
+}
+
+static void lock_and_close(void)
+{
+    struct race race = {.fd = create("file")};
+    int other = FD(open("file", O_RDWR));
+    pthread_t thread;
+    OK(lock(other, F_OFD_SETLK, F_WRLCK, 0, 10));
+    CHECK_EQ(pthread_create(&thread, NULL, lock_by, &race), 0);
+    while (race.thread == 0)
+        usleep(1000);
+    wait_until_asleep(race.thread);
+    OK(close(race.fd));
+    OK(lock(other, F_OFD_SETLK, F_UNLCK, 0, 10));
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(race.error, EBADF);
+    OK(lock(other, F_OFD_SETLK, F_WRLCK, 0, 10));
+}
+
 /* A child that locks, tells, waits to be told, and ends. */
 static void locks(void)
 {
@@ -862,7 +894,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(opening),     TEST(transfer),    TEST(sizes),       TEST(names),       TEST(paths),
-        TEST(directories), TEST(attributes),  TEST(permissions), TEST(copies),      TEST(locks),
+        TEST(directories), TEST(attributes),  TEST(permissions), TEST(copies),      TEST(locks), TEST(lock_and_close),
         TEST(descriptors), TEST(extended_attributes), TEST(notification), TEST(model),
     };
     return RUN_TESTS("files", tests, argc, argv);

@@ -6,6 +6,7 @@
  *   getlk posix|ofd N r|w|u START LEN      free, or the kind, start, length and process of a lock
  *   put N AT TEXT   get N AT LEN   size N   age N (of its time, in ms)   cut N LEN   map N   poke AT TEXT   peek AT LEN
  *   rename OLD NEW   same N NAME (whether that is the file)   watch   told (names and events so far)
+ *   add NAME TIMES flock|posix|ofd  (four children add one to a number in the file so often, each time under a lock)
  *   child COMMAND...   a child does that, and answers when it is done; kill: ends it   many N COUNT (locks every other byte) */
 #include "check.h"
 #include <fcntl.h>
@@ -146,6 +147,38 @@ static void content(char **word, int words)
         puts("?");
 }
 
+static void add(const char *name, long times, const char *family)
+{
+    pid_t children[4];
+    for (int i = 0; i < 4; i++) {
+        CHECK((children[i] = fork()) >= 0);
+        if (children[i] != 0)
+            continue;
+        for (long at = 0; at < times; at++) {
+            char text[32] = "";
+            struct flock all = {.l_type = F_WRLCK};
+            int file = open(name, O_RDWR | O_CLOEXEC);
+            CHECK(file >= 0);
+            OK(*family == 'f' ? flock(file, LOCK_EX) : fcntl(file, fcntl_for(family, "wait"), &all));
+            CHECK(pread(file, text, sizeof text - 1, 0) >= 0);
+            int len = snprintf(text, sizeof text, "%ld\n", atol(text) + 1);
+            CHECK_EQ(pwrite(file, text, (size_t)len, 0), len);
+            if (at % 2 == 0) {
+                all.l_type = F_UNLCK;
+                OK(*family == 'f' ? flock(file, LOCK_UN) : fcntl(file, fcntl_for(family, "try"), &all));
+            }
+            OK(close(file));
+            /* Others' turn. */
+            usleep(2000);
+        }
+        _exit(0);
+    }
+    int good = 0, status;
+    for (int i = 0; i < 4; i++)
+        good += waitpid(children[i], &status, 0) == children[i] && status == 0;
+    puts(good == 4 ? "ok" : "a child failed");
+}
+
 static void obey(char **word, int words)
 {
     if (words == 0)
@@ -175,7 +208,9 @@ static void obey(char **word, int words)
     else if (!strcmp(word[0], "kill")) {
         puts(result(kill(child, SIGKILL)));
         CHECK_EQ(waitpid(child, NULL, 0), child);
-    } else if (!strcmp(word[0], "many"))
+    } else if (!strcmp(word[0], "add"))
+        add(word[1], atol(word[2]), word[3]);
+    else if (!strcmp(word[0], "many"))
         many(files[atoi(word[1])], atol(word[2]));
     else
         content(word, words);

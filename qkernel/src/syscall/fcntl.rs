@@ -91,6 +91,6 @@ pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallRes
             file.write_life.store(life, Ordering::Relaxed);
             Ok(0)
         }
-        _ => lock::fcntl_lock(cx, file, command, UserAddr::new(arg)),
+        _ => lock::fcntl_lock(cx, file, fd, command, UserAddr::new(arg)),
     }
 }
