@@ -213,7 +213,7 @@ impl HostLocks {
     /// As [`Self::closed`], for a directory, whose openings nobody counts.
     pub(super) fn settle_directory(&self, file: &File) {
         if !self.is_used.load(Ordering::SeqCst)
-            || !file.path.as_ref().is_some_and(|path| path.inode.kind() == S_IFDIR)
+            || file.path.as_ref().is_none_or(|path| path.inode.kind() != S_IFDIR)
         {
             return;
         }
