@@ -206,8 +206,9 @@ static void obey(char **word, int words)
     else if (!strcmp(word[0], "child"))
         run_child(word + 1, words - 1);
     else if (!strcmp(word[0], "kill")) {
-        puts(result(kill(child, SIGKILL)));
+        OK(kill(child, SIGKILL));
         CHECK_EQ(waitpid(child, NULL, 0), child);
+        puts("ok");
     } else if (!strcmp(word[0], "add"))
         add(word[1], atol(word[2]), word[3]);
     else if (!strcmp(word[0], "many"))

@@ -212,9 +212,8 @@ impl HostLocks {
 
     /// As [`Self::closed`], for a directory, whose openings nobody counts.
     pub(super) fn settle_directory(&self, file: &File) {
-        if !self.is_used.load(Ordering::SeqCst)
-            || file.path.as_ref().is_none_or(|path| path.inode.kind() != S_IFDIR)
-        {
+        let is_directory = || file.path.as_ref().is_some_and(|path| path.inode.kind() == S_IFDIR);
+        if !(self.is_used.load(Ordering::SeqCst) && is_directory()) {
             return;
         }
         let unused = {
