@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from functions import CLASSES, SOURCES
 from sleepers import DORMOUSE, PATIENCE, TOP, Failure, answer_of
 
 FAAS = Path(os.environ.get("FAAS") or TOP / "target/release/faas")
@@ -32,7 +33,7 @@ def bound_root():
 
 def text_of(value):
     """A value as TOML writes it: as JSON does, for words, numbers and lists of them."""
-    return json.dumps(str(value) if isinstance(value, Path) else value)
+    return json.dumps(value, default=str)
 
 
 class Gateway:
@@ -42,7 +43,8 @@ class Gateway:
         self.directory, self.port = Path(directory), port
         self.directory.mkdir()
         settings = {"listen": f"127.0.0.1:{port}", "backend": backend, "budget": str(budget_bytes),
-                    "directory": self.directory / "containers", "ports": [FIRST_PORT, FIRST_PORT + len(commands) - 1], **more}
+                    "directory": self.directory / "containers", "show": [path for path in (SOURCES, CLASSES) if path.exists()],
+                    "ports": [FIRST_PORT, FIRST_PORT + len(commands) - 1], **more}
         if backend == "dormouse":
             settings["runtime"] = DORMOUSE
         lines = [f"{name} = {text_of(value)}" for name, value in settings.items()]

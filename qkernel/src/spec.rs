@@ -52,6 +52,8 @@ pub struct Spec {
     pub idle_timeout_ns: u64,
     /// Who comes from these addresses counts as nobody for that.
     pub idle_ignores: Vec<AddressPrefix>,
+    /// Deadlines wake it while it hibernates: those set so many nanoseconds before (0: none), at multiples of so many (0: on time).
+    pub timers: [u64; 2],
     /// For how long beyond that something may keep it awake of which nobody knows whether it ends.
     pub awake_at_most_ns: u64,
     /// It sleeps though a task waits, with a time-out, for the answer to what it asked.
@@ -60,6 +62,8 @@ pub struct Spec {
     pub cpu_flags: Option<String>,
     /// Settings of the host's network namespace, by name.
     pub sysctls: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The host's tables of the sockets in the network, by name.
+    pub net_tables: Vec<(Vec<u8>, Handle)>,
     capabilities: Option<[u64; 5]>,
     seccomp: Option<Vec<u8>>,
     flags: u32,
@@ -203,10 +207,15 @@ impl Spec {
                 let prefixes = data.chunks(size_of::<AddressPrefix>()).map(AddressPrefix::from_bytes);
                 self.idle_ignores = prefixes.collect::<Option<_>>()?;
             }
+            ab::TAG_TIMERS => self.timers = [u64_at(data, 0)?, u64_at(data, 8)?],
             ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),
             ab::TAG_SYSCTL => {
                 let end = data.iter().position(|byte| *byte == 0)?;
                 self.sysctls.push((data[..end].to_vec(), data[end + 1..].to_vec()));
+            }
+            ab::TAG_NET_TABLE => {
+                let handle = Handle::from_raw(u32_at(data, 0)?);
+                self.net_tables.push((data.get(4..)?.to_vec(), handle));
             }
             ab::TAG_FLAGS => self.flags = u32_at(data, 0)?,
             _ => {}

@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use runtime::settings::Asked;
 use runtime::state::{Root, StateError};
-use runtime::units::{parse_size, parse_time};
-use vmm::hibernate::{Codec, Ignored, Wishes};
+use runtime::units::{parse_size, parse_time, parse_timers};
+use vmm::hibernate::{Codec, Ignored, Timers, Wishes};
 use vmm::mounts::Volume;
 
 use crate::choices::{
@@ -282,6 +282,10 @@ pub struct HibernationArgs {
     /// What a probe by a command is answered that finds the sandbox hibernated [default: wake]
     #[arg(long, value_enum)]
     pub exec_probe: Option<ExecProbeChoice>,
+    /// What timers of programs do while the sandbox hibernates: nothing (sleep), or one that was set at least TIME ahead wakes it
+    /// (wake[:TIME], 30s if not given), at multiples of TIME if it may be late (coalesce:TIME) [default: sleep]
+    #[arg(long, value_name = "sleep|wake[:TIME]|coalesce:TIME", value_parser = parse_timers)]
+    pub timers: Option<Timers>,
 }
 
 impl HibernationArgs {
@@ -299,6 +303,7 @@ impl HibernationArgs {
             awake_at_most: self.awake_at_most,
             outbound: self.outbound.map(Into::into),
             exec_probe: self.exec_probe.map(Into::into),
+            timers: self.timers,
         })
     }
 }

@@ -96,6 +96,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         ("read", stats.read_bytes),
         ("written", stats.written_bytes),
         ("copied for patched calls", stats.patched_bytes),
+        ("given back while awake", stats.returned_bytes),
     ];
     let mut text = String::new();
     for (what, bytes) in lines {
@@ -107,6 +108,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         ("hibernations", stats.hibernations),
         ("failed hibernations", stats.failed_hibernations),
         ("wakes", stats.wakes),
+        ("wakes for timers", stats.timer_wakes),
         ("answered probes", stats.answered_probes),
         ("unknown system calls", stats.unknown_calls),
     ];

@@ -6,7 +6,7 @@ use std::io::{self, PipeReader, Read};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,6 @@ use crate::flags::Flags;
 use crate::reaper::Reaper;
 use crate::service::Service;
 use crate::socket::Claim;
-use crate::start::ADDRESS;
 use crate::ttrpc::frame::{Inbox, REQUEST, TooLong};
 use crate::ttrpc::line::{Line, Reply};
 
@@ -60,7 +59,8 @@ pub fn run(flags: &Flags) -> Result<(), String> {
     let (wakes, wake) = io::pipe().map_err(failed("make a pipe"))?;
     process::do_not_wait(wakes.as_fd()).map_err(failed("set up a pipe"))?;
     let service = Arc::new(Service::new(around, wake));
-    let socket = std::fs::read_to_string(ADDRESS).unwrap_or_default();
+    // By the socket itself: nothing that `start` does later decides whether it is removed at the end.
+    let socket = own_name(&listener);
     footprint::trim();
     let mut server = Server {
         service,
@@ -74,7 +74,7 @@ pub fn run(flags: &Flags) -> Result<(), String> {
     };
     loop {
         server.serve_until_idle();
-        if server.ends(socket.strip_prefix("unix://").map(Path::new)) {
+        if server.ends(socket.as_deref()) {
             break;
         }
     }
@@ -89,6 +89,11 @@ fn listener() -> io::Result<UnixListener> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     Ok(listener)
+}
+
+/// The path by which the socket is found.
+fn own_name(listener: &UnixListener) -> Option<PathBuf> {
+    Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
 }
 
 /// containerd reads what is written to a FIFO of the bundle.
@@ -354,6 +359,17 @@ mod tests {
         drop(clients.remove(1));
         server.serve_once(0);
         assert!(server.is_over());
+    }
+
+    #[test]
+    fn a_shim_knows_its_socket_without_the_bundle() {
+        let dir = testdir::TempDir::new();
+        let socket = dir.path().join("socket");
+        let listener = Claim::new(&socket).unwrap().listen().unwrap().unwrap();
+        assert_eq!(own_name(&listener), Some(socket.clone()));
+        let mut server = server(listener);
+        assert!(server.ends(own_name(&server.listener).as_deref()));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub fn run(flags: &Flags) -> Result<Vec<u8>, String> {
     let socket = socket(directory, flags, group.as_deref().unwrap_or(&flags.id));
     let address = format!("unix://{}", socket.display());
     let failed = |error: io::Error| format!("cannot listen at {}: {error}", socket.display());
+    // Before anything is made there, so that `delete` finds what a start leaves that is killed.
+    std::fs::write(ADDRESS, &address).map_err(|error| format!("cannot write {ADDRESS}: {error}"))?;
     // Held until the server has been started.
     let claim = Claim::new(&socket).map_err(failed)?;
     if let Some(listener) = claim.listen().map_err(failed)? {
@@ -56,7 +58,6 @@ pub fn run(flags: &Flags) -> Result<Vec<u8>, String> {
         }
         adjust_score(pid);
     }
-    std::fs::write(ADDRESS, &address).map_err(|error| format!("cannot write {ADDRESS}: {error}"))?;
     Ok(answer(bootstrap.form, &address))
 }
 

@@ -135,7 +135,7 @@ def containerd_is_killed_at_any_moment(side):
 
 def of_the_runtime(side):
     """What of the things that are left our runtime and its shim have to remove; runc forgets groups."""
-    kinds = ("process", "mount", "state") + (("group",) if side.runtime == "dormouse" else ())
+    kinds = ("process", "mount", "state", "socket") + (("group",) if side.runtime == "dormouse" else ())
     return [text for text in side.left() if text.startswith(kinds)]
 
 

@@ -1,4 +1,5 @@
 """Containers of one pod: what each has for itself, and what they have in common."""
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -238,6 +239,36 @@ def containers_of_init_and_a_common_volume(side):
                              "until [ -s /v/now ]; do sleep 0.02; done; ls /v"))
     first.stop(0)
     answers.append(second.sh("echo more >>/v/file; cat /v/file"))
+    return answers
+
+
+@case()
+def mounts_below_a_volume(side):
+    """Those that are there when a container begins, and those that the node makes later."""
+    volume = side.engine.dir / f"{side.id}-volume"
+    (volume / "below").mkdir(parents=True)
+    (volume / "later").mkdir()
+
+    def mount(*words):
+        subprocess.run(["mount", *map(str, words)], check=True)
+    try:
+        mount("--bind", volume, volume)
+        mount("--make-shared", volume)
+        mount("-t", "tmpfs", "below", volume / "below")
+        mounts = [{"container_path": f"/{name}", "host_path": str(volume), **more} for name, more in (
+            ("follows", {"propagation": "PROPAGATION_HOST_TO_CONTAINER"}), ("own", {}), ("read", {"readonly": True}))]
+        pod = side.pod()
+        containers = [pod.start(f"c{number}", SLEEP, mounts=mounts) for number in range(2)]
+        answers = [one.sh("for at in . below; do touch /read/$at/x 2>/dev/null && echo writable $at; done; true") for one in containers]
+        mount("-t", "tmpfs", "later", volume / "later")
+        (volume / "later/file").write_text("seen\n")
+        answers += [one.sh("cat /follows/later/file; ls /own/later; echo $HOSTNAME >>/follows/later/back") for one in containers]
+        check(len((volume / "later/back").read_text().splitlines()) == 2, "not both have written to the mount")
+        pod.stop()
+        pod.remove()
+        subprocess.run(["umount", volume / "later"], check=True)
+    finally:
+        subprocess.run(["umount", "--recursive", "--lazy", volume], check=False)
     return answers
 
 

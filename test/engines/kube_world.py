@@ -1,4 +1,5 @@
 """containerd with its CRI plugin, in a network of its own, and what a kubelet asks of it."""
+import hashlib
 import json
 import os
 import shutil
@@ -169,6 +170,9 @@ class Kube(Engine):
         left += [f"address {path}" for path in (self.dir / "ipam").glob("*/10.*")]
         left += [f"network's result {path}" for path in Path("/var/lib/cni/results").glob(f"{self.network}-*")]
         left += [f"state {path}" for path in self.states()]
+        # A shim's socket is named by its containerd and its pod, and beside it is a lock.
+        names = (hashlib.sha256(f"{self.address}/{self.namespace}/{id_}".encode()).hexdigest() for id_ in self.ids)
+        left += [f"socket {path}" for name in names for path in Path("/run/containerd/s").glob(f"{name}*")]
         return left + [f"group {path}" for path in self.groups()]
 
     def states(self, runtime="dormouse"):

@@ -23,6 +23,7 @@ static off_t size_of(const char *path)
 
 static void truncating(void)
 {
+    NEEDS_ROOT();
     write_file("full", "content", 0644);
     int fd = FD(open("full", O_RDONLY | O_TRUNC));
     CHECK_EQ(size_of("full"), 0);
@@ -51,6 +52,7 @@ static void truncating(void)
 /* Access mode 3 asks for both permissions and gives neither; it is for ioctl alone. */
 static void mode_three(void)
 {
+    NEEDS_ROOT();
     char byte = 0;
     write_file("file", "content", 0644);
     int fd = FD(open("file", O_ACCMODE));
@@ -160,6 +162,7 @@ static void path_only(void)
 
 static void unnamed(void)
 {
+    NEEDS_ROOT();
     char path[64];
     write_file("file", "content", 0644);
     CHECK_ERR(open(".", O_TMPFILE | O_RDONLY, 0600), EINVAL);
@@ -258,6 +261,7 @@ static void streams_have_no_offsets(void)
 /* Pipes and sockets have inodes too: they can be locked, and given modes and owners. */
 static void inodes_of_streams(void)
 {
+    NEEDS_ROOT();
     int ends[2], pair[2];
     struct stat stat_;
     OK(pipe(ends));
@@ -479,6 +483,7 @@ static void too_many(void)
  * in a container. */
 static void large_owners(void)
 {
+    NEEDS_ROOT();
     struct stat stat_;
     char directory[] = "/dev/shm/owners.XXXXXX";
     CHECK(mkdtemp(directory) != NULL);
@@ -615,6 +620,7 @@ static void attributes_of_nameless(void)
 /* trusted.* is seen and changed with CAP_SYS_ADMIN alone; security.* may be read by all and is the administrator's. */
 static void attributes(void)
 {
+    NEEDS_ROOT();
     char value[16];
     write_file("file", "content", 0666);
     /* Where the file system keeps no attributes for users the sandbox keeps none of the others either. */

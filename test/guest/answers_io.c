@@ -443,6 +443,7 @@ static void private_futexes(void)
 /* Of several errors in one call, the one that Linux finds first. */
 static void first_errors(void)
 {
+    NEEDS_ROOT();
     int ep = FD(epoll_create1(0)), ev = FD(eventfd(0, 0)), timer = FD(timerfd_create(CLOCK_MONOTONIC, 0));
     int udp = FD(socket(AF_INET, SOCK_DGRAM, 0)), file = FD(open("file", O_RDWR | O_CREAT, 0644));
     void *const bad = (void *)8;

@@ -59,7 +59,13 @@ static void options_of_tmpfs(void)
     SHOWS("", "rw,relatime");
     SHOWS("size=1m,mode=0700,uid=5", "rw,relatime,size=1024k,mode=700,uid=5");
     SHOWS(",,size=0x1001,gid=010,", "rw,relatime,size=8k,gid=8");
-    SHOWS("size=50%", "rw,relatime");
+    /* Half of the pages is the default, which is not shown. A percentage is rounded up, the default down: of an odd number of
+     * pages they differ. */
+    long pages = sysconf(_SC_PHYS_PAGES);
+    char half[64] = "rw,relatime";
+    if (pages % 2)
+        snprintf(half, sizeof half, "rw,relatime,size=%ldk", (pages + 1) / 2 * (PAGE / 1024));
+    SHOWS("size=50%", half);
     SHOWS("size=0", "rw,relatime,size=0k");
     SHOWS("size=1m,size=2m,nr_blocks=3,nr_inodes=1k", "rw,relatime,size=12k,nr_inodes=1024");
     SHOWS("mode=17777,huge=never,=5", "rw,relatime,mode=7777");

@@ -131,6 +131,13 @@ UNUSED static long number_in(const char *path, const char *key)
         return;                                                                                                        \
     } while (0)
 
+/* For a test that takes on other users, or gives files to them. */
+#define NEEDS_ROOT()                                                                                                   \
+    do {                                                                                                               \
+        if (geteuid() != 0)                                                                                            \
+            SKIP("left out: only root may do this");                                                                   \
+    } while (0)
+
 /* Runs the statements in a child process, which exits 0 after it; evaluates to the child's pid. */
 #define CHILD(...)                                                                                                     \
     ({                                                                                                                 \
@@ -392,6 +399,8 @@ UNUSED static int run_tests(const char *program, const struct test *tests, size_
     CHECK(mkdtemp(directory) != NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     OK(chdir(directory));
+    /* Tests say what others may do with the files that they make; whoever runs them may have chosen otherwise. */
+    umask(022);
     for (size_t t = 0; t < count; t++) {
         bool wanted = !named;
         for (int i = 1; i < argc; i++)

@@ -17,6 +17,7 @@ enum { PAGE = 4096, GUARD_INSTALL = 102, GUARD_REMOVE = 103, UNICAST_IF = 50, UN
 
 static void large_ids(void)
 {
+    NEEDS_ROOT();
     close(FD(open("file", O_CREAT | O_RDWR, 0644)));
     OK(mkdir("directory", 0755));
     OK(symlink("file", "link"));
@@ -165,6 +166,7 @@ static int set_option(int socket, int level, int name, int value)
 
 static void marks(void)
 {
+    NEEDS_ROOT();
     const int families[][2] = {
         {AF_INET, SOCK_STREAM}, {AF_INET, SOCK_DGRAM}, {AF_INET6, SOCK_DGRAM}, {AF_UNIX, SOCK_STREAM}};
     for (int i = 0; i < 4; i++) {

@@ -704,20 +704,18 @@ static void exec_nested(void) { execl("./nested", "zero", "one", NULL); }
 
 static void scripts(void)
 {
-    char text[PATH_MAX + 64], output[4 * PATH_MAX], want[4 * PATH_MAX];
-    snprintf(text, sizeof text, "#! %s --args given  twice \nrest\n", self);
-    write_file("script", text, 0755);
+    char output[4 * PATH_MAX];
+    /* By a name without blanks, wherever the program lies. */
+    OK(symlink(self, "program"));
+    write_file("script", "#! ./program --args given  twice \nrest\n", 0755);
     /* Everything after the interpreter is one argument, so it is not understood. */
     CHECK_EQ(capture(exec_script, output, sizeof output), EXIT_CODE(99));
-    snprintf(text, sizeof text, "#!%s --args\n", self);
-    write_file("script", text, 0755);
+    write_file("script", "#!./program --args\n", 0755);
     CHECK_EQ(capture(exec_script, output, sizeof output), EXIT_CODE(42));
-    snprintf(want, sizeof want, "%s|--args|./script|one|two words|", self);
-    CHECK(strcmp(output, want) == 0);
+    CHECK(strcmp(output, "./program|--args|./script|one|two words|") == 0);
     write_file("nested", "#!./script  inner arg \n", 0755);
     CHECK_EQ(capture(exec_nested, output, sizeof output), EXIT_CODE(42));
-    snprintf(want, sizeof want, "%s|--args|./script|inner arg|./nested|one|", self);
-    CHECK(strcmp(output, want) == 0);
+    CHECK(strcmp(output, "./program|--args|./script|inner arg|./nested|one|") == 0);
     /* Nested without end. */
     write_file("endless", "#!./endless\n", 0755);
     char *none[] = {"x", NULL};

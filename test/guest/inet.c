@@ -897,6 +897,25 @@ static void interfaces(void)
     CHECK(all.ifc_len % sizeof(struct ifreq) == 0);
 }
 
+/* Bridges, bonds and VLANs are not for everyone. A host that has no module for some of them says so instead. */
+static void changes_of_links(void)
+{
+    static const struct {
+        unsigned long request;
+        bool has_module;
+    } changes[] = {{0x89a0, false}, {0x89a1, false}, {0x8983, false}, {0x89a2, true},
+                   {0x89a3, true},  {0x8990, true},  {0x8991, true}};
+    int fd = FD(socket(AF_INET, SOCK_DGRAM, 0));
+    if (geteuid() == 0)
+        OK(setresuid(12345, 12345, 12345));
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        struct ifreq request = {.ifr_name = "nonesuch"};
+        int result = ioctl(fd, changes[i].request, &request);
+        if (result == 0 || (errno != EPERM && (changes[i].has_module || errno != ENOPKG)))
+            FAIL("request %#lx: %d", changes[i].request, result);
+    }
+}
+
 /* --- many --- */
 
 static void many(void)
@@ -989,7 +1008,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST(tcp),    TEST(tcp6),      TEST(kinds),    TEST(addresses), TEST(refused), TEST(resets),    TEST(descriptors), TEST(fast_open), TEST(blocking),
         TEST(epolls), TEST(at_once), TEST(bulk),      TEST(files),    TEST(urgent),    TEST(options), TEST(datagrams), TEST(controls),
-        TEST(controls6), TEST(batches), TEST(multicast), TEST(ping),    TEST(interfaces), TEST(many),
+        TEST(controls6), TEST(batches), TEST(multicast), TEST(ping),    TEST(interfaces), TEST(changes_of_links), TEST(many),
     };
     return RUN_TESTS("inet", tests, argc, argv);
 }

@@ -10,6 +10,7 @@
 /* What may have a lease, and which. */
 static void grants(void)
 {
+    NEEDS_ROOT();
     write_file("file", "content", 0644);
     int reader = FD(open("file", O_RDONLY));
     CHECK_EQ(fcntl(reader, F_GETLEASE), F_UNLCK);

@@ -5,7 +5,9 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/vfs.h>
 
 /* A name that no other run uses. */
 static const char *own_name(const char *what)
@@ -362,12 +364,26 @@ static void as_user(uid_t user)
     OK(setresuid(user, user, user));
 }
 
+/* Where the queues of this process's namespace are shown; NULL: nowhere. That is a mount of the test's own where it may make one,
+ * so that nobody else's directory is changed. A directory /dev/mqueue alone says nothing. */
+static const char *shown_at(void)
+{
+    const char *place = "/dev/mqueue";
+    if (unshare(CLONE_NEWNS | CLONE_NEWIPC) == 0) {
+        OK(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
+        OK(mkdir("queues", 0755));
+        place = mount("none", "queues", "mqueue", 0, NULL) == 0 ? "queues" : NULL;
+    }
+    struct statfs shown;
+    return place && statfs(place, &shown) == 0 && shown.f_type == 0x19800202 ? place : NULL;
+}
+
 /* Names are made, found and removed as the directory's permissions say. */
 static void directory(void)
 {
-    static const char place[] = "/dev/mqueue";
-    if (geteuid() != 0 || access(place, F_OK) < 0)
-        SKIP("not root, or nothing is mounted on /dev/mqueue");
+    const char *place = geteuid() == 0 ? shown_at() : NULL;
+    if (!place)
+        SKIP("not root, or no file system of message queues is mounted");
     umask(0);
     char name[64], new[64];
     strcpy(name, own_name("directory"));
@@ -400,15 +416,17 @@ static void directory(void)
 /* The file system shows the same queues. */
 static void files(void)
 {
-    const char *place = "/dev/mqueue";
+    const char *place = shown_at();
     char path[128], text[128] = "";
+    if (!place)
+        SKIP("no file system of message queues is mounted");
     const char *name = own_name("files");
     struct mq_attr attr = {.mq_maxmsg = 3, .mq_msgsize = 16};
     mqd_t queue = FD(mq_open(name, O_CREAT | O_RDWR | O_NONBLOCK, 0640, &attr));
     snprintf(path, sizeof path, "%s%s", place, name);
     if (access(path, F_OK) < 0) {
         OK(mq_unlink(name));
-        SKIP("nothing is mounted on /dev/mqueue");
+        SKIP("/dev/mqueue is of another namespace");
     }
     OK(mq_send(queue, "hello", 5, 0));
     int fd = FD(open(path, O_RDONLY));

@@ -379,6 +379,7 @@ static void receivers(void)
 /* Whose signals they are counts, not who writes; and not what the file's user may do later. */
 static void permissions(void)
 {
+    NEEDS_ROOT();
     watch();
     int ends[2], own[2];
     OK(pipe(ends));

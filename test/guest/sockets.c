@@ -128,6 +128,7 @@ static void close_all(struct got *got)
 /* Every message says who sent it, once either side has asked. */
 static void credentials(void)
 {
+    NEEDS_ROOT();
     static const int types[] = {SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET};
     for (int t = 0; t < 3; t++) {
         int ends[2];
@@ -169,6 +170,7 @@ static void credentials(void)
 /* Whoever says who it is needs to be that, or a privilege. */
 static void claims(void)
 {
+    NEEDS_ROOT();
     int ends[2];
     pair_of(SOCK_DGRAM, ends);
     set(ends[1], SO_PASSCRED, 1);
@@ -216,6 +218,7 @@ static void claims(void)
 /* Who made the connection, or listened. */
 static void peers(void)
 {
+    NEEDS_ROOT();
     gid_t groups[] = {30, 10, 20};
     OK(setgroups(3, groups));
     int listener = FD(socket(AF_UNIX, SOCK_STREAM, 0));
@@ -458,6 +461,7 @@ static void room_for_rights(void)
 /* A user has no more descriptors on their way than it may have open. */
 static void rights_on_their_way(void)
 {
+    NEEDS_ROOT();
     JOIN(CHILD({
         struct rlimit limit = {40, 40};
         OK(setrlimit(RLIMIT_NOFILE, &limit));
@@ -812,6 +816,7 @@ static void reset_packets(void)
 /* Values of options that any socket has. */
 static void options(void)
 {
+    NEEDS_ROOT();
     int pair[2];
     pair_of(SOCK_STREAM, pair);
     int fd = pair[0];

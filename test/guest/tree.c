@@ -119,6 +119,7 @@ static void changes_are_seen(void)
 
 static void who_may_not_search_learns_nothing(void)
 {
+    NEEDS_ROOT();
     make_files("d", 20);
     OK(chmod("d", 0755));
     OK(chmod(".", 0755));

@@ -27,6 +27,7 @@ use machine::mm::{UserAddr, account};
 use machine::sched;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::{Readers, WaitQueue, Wake, Waker};
+use machine::sched::work;
 use machine::sync::{Mutex, Rank, SpinLock};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -367,6 +368,7 @@ impl Epoll {
             if out.len() >= max {
                 break;
             }
+            work::count(1);
             let Some(item) = self.ready.pop() else { break };
             if item.removed.load(Ordering::Acquire) {
                 continue;
@@ -434,6 +436,7 @@ impl Epoll {
         let _items = self.items.lock_beside();
         let turns = self.ready.list.lock().len();
         for _ in 0..turns {
+            work::count(1);
             let Some(item) = self.ready.pop() else { break };
             if item.removed.load(Ordering::Acquire) {
                 continue;
@@ -515,6 +518,10 @@ impl FileOps for Epoll {
             table.add(&self.ready.pollers);
         }
         if !self.ready.is_empty() && self.any_ready() { PollEvents::READABLE } else { PollEvents::empty() }
+    }
+
+    fn can_be_spliced(&self) -> bool {
+        false
     }
 
     fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {

@@ -7,8 +7,9 @@
 
 use abi::hostcall::{REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_KEPT_AWAKE, REPORT_WOKEN_FOR};
 
-use super::HIBERNATION;
 use super::facts::{self, Outbound};
+use super::{HIBERNATION, timers};
+use crate::fs::locks;
 use crate::net::talks;
 use crate::net::visits;
 use abi::address::AddressPrefix;
@@ -79,7 +80,7 @@ struct Visits {
 
 impl Visits {
     fn take() -> Self {
-        Self { counted_ns: visits::counted_ns(), is_any_open: visits::is_any_open() }
+        Self { counted_ns: visits::counted_ns(), is_any_open: visits::is_any_open() || timers::are_at_work() }
     }
 }
 
@@ -290,7 +291,8 @@ pub(super) fn sleep() {
 
 /// The sandbox wakes, before anything runs.
 pub(super) fn wake() {
-    if !visits::are_told_apart() {
+    let may_be_idle = visits::are_told_apart() || timers::have_woken_it();
+    if !may_be_idle || HIBERNATION.idle.lock().timeout_ns == 0 {
         return note_activity();
     }
     let (now_ns, cpu_ns) = (time::monotonic_ns(), time::host_cpu_ns());
@@ -314,10 +316,23 @@ pub fn look() {
     match verdict {
         // Who waits for processor time has something to do.
         Verdict::Idle if sched::has_parked() => tell("kind computes\n".into()),
+        Verdict::Idle if is_bound_by_locks() => stay_awake("kind lock\n".into()),
         Verdict::Idle => sleep_unless_awaited(),
         Verdict::Busy => tell("kind computes\n".into()),
         Verdict::Wait(_) => tell(String::new()),
     }
+}
+
+/// Whether the sandbox has to do with locks of shared files: one that it has keeps others waiting, whom nobody would tell that it
+/// sleeps, and the end of one that others have wakes no sleeper.
+fn is_bound_by_locks() -> bool {
+    locks::holds_exclusive_host_lock() || locks::waits_for_host_lock()
+}
+
+/// Something keeps the sandbox awake.
+fn stay_awake(why: String) {
+    HIBERNATION.idle.lock().kept(time::monotonic_ns());
+    tell(why);
 }
 
 /// Has the sandbox hibernated unless somebody outside waits for something that would not wake it.
@@ -344,6 +359,9 @@ fn sleep_unless_awaited() {
     gathered.end_what_is_over();
     if gathered.is_short || !HIBERNATION.idle.lock().is_found_idle {
         return HIBERNATION.idle.lock().kept(now_ns);
+    }
+    if !timers::let_it_sleep() {
+        return stay_awake("kind timer\n".into());
     }
     tell(given_up.unwrap_or_default());
     host::report(REPORT_IDLE_TIMEOUT, 0);

@@ -7,10 +7,12 @@
 //! whatever fails leaves the sandbox warm.
 
 mod awaited;
+pub mod deadlines;
 mod deflate;
 mod facts;
 pub mod idle;
 pub mod state_machine;
+pub mod timers;
 
 use abi::hostcall as hc;
 use abi::hostcall::{
@@ -20,6 +22,7 @@ use abi::hostcall::{
 
 use crate::net::talks;
 use crate::task::container;
+use deadlines::Deadlines;
 pub use facts::Outbound;
 use machine::host;
 use machine::mm::{stats, working_set};
@@ -40,6 +43,8 @@ struct Hibernation {
     /// [`pause::is_paused`] is written under this lock, and says what [`Machine::is_paused`] does.
     machine: SpinLock<Machine>,
     idle: SpinLock<idle::Watch>,
+    /// Deadlines of programs that end a sleep.
+    deadlines: SpinLock<Deadlines>,
 }
 
 /// Pauses the sandbox, unless a later request has been taken. `is_held`: no wake event ends it, should it be hibernated.
@@ -84,7 +89,7 @@ pub fn wake_event_of(by: u64, token: u64) {
 /// Latest time at which an idle CPU looks again.
 pub fn look_again_ns() -> u64 {
     let is_wanted = HIBERNATION.machine.lock().is_wanted();
-    if is_wanted { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns() }
+    if is_wanted { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns().min(timers::look_at_ns()) }
 }
 
 /// Hibernates the sandbox if that is wanted and everything is at rest; true: something has changed. For the idle loop.
@@ -111,6 +116,7 @@ impl Hibernation {
         Self {
             machine: SpinLock::new(Rank::Hibernation, Machine::new()),
             idle: SpinLock::new(Rank::Leaf, idle::Watch::new()),
+            deadlines: SpinLock::new(Rank::Leaf, Deadlines::new()),
         }
     }
 
@@ -205,6 +211,7 @@ impl Carrier {
     fn store(&mut self, order: Order) -> Input {
         let pause_ns = time::monotonic_ns().saturating_sub(order.since_ns);
         idle::sleep();
+        timers::sleep();
         // Only who has frozen the scheduler is told to store.
         let result = self.frozen.take().ok_or(Obstacle::Busy).and_then(|frozen| deflate::run(&frozen));
         match result {

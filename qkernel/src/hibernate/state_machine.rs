@@ -225,6 +225,11 @@ impl Machine {
         matches!(self.goal, Goal::Hibernate(_)) && !is_at_work
     }
 
+    /// Whether the sandbox sleeps, and a wake event would wake it.
+    pub fn is_woken_by_events(&self) -> bool {
+        self.state == State::Hibernated && self.goal == Goal::Pause && !self.is_held
+    }
+
     /// Whether an idle CPU should try to freeze the scheduler, and say [`Input::Frozen`] or [`Input::NotFrozen`].
     pub fn wants_freeze(&self) -> bool {
         self.is_wanted() && !self.is_streaming && !matches!(self.state, State::Pausing(_))

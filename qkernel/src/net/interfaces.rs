@@ -22,10 +22,14 @@ const SIOCGIFMETRIC: u32 = 0x891d;
 const SIOCGIFMTU: u32 = 0x8921;
 const SIOCGIFHWADDR: u32 = 0x8927;
 const SIOCGIFINDEX: u32 = 0x8933;
+const SIOCGIFBR: u32 = 0x8940;
+const SIOCSIFBR: u32 = 0x8941;
 const SIOCGIFTXQLEN: u32 = 0x8942;
 const SIOCETHTOOL: u32 = 0x8946;
 const SIOCGARP: u32 = 0x8954;
 const SIOCGIFMAP: u32 = 0x8970;
+const SIOCGIFVLAN: u32 = 0x8982;
+const SIOCSIFVLAN: u32 = 0x8983;
 const NAME_BYTES: usize = 16;
 
 /// `struct ifreq`.
@@ -103,17 +107,19 @@ pub fn ioctl(cx: &CallerCtx<'_>, family: u16, request: u32, arg: UserAddr) -> Re
         }
         SIOCETHTOOL => return Err(Errno::EOPNOTSUPP),
         SIOCGARP => return Err(Errno::ENXIO),
+        // Linux' answer where nothing knows of bridges or VLANs.
+        SIOCGIFBR | SIOCGIFVLAN => return Err(Errno::ENOPKG),
         _ if is_change(request) => return Err(Errno::EPERM),
         _ => return Err(Errno::ENOTTY),
     }
     Ok(0)
 }
 
-/// Requests that set something: of interfaces, of routes, of the tables of neighbours.
+/// Requests that set something: of interfaces, of routes, of the tables of neighbours, of bridges, bonds and VLANs.
 fn is_change(request: u32) -> bool {
     matches!(
         request,
-        SIOCADDRT | SIOCDELRT | 0x8914 | 0x8916 | 0x8918 | 0x891a | 0x891c | 0x891e | 0x8922
+        SIOCSIFBR | SIOCSIFVLAN | 0x8990 | 0x8991 | 0x8992 | 0x8995 | 0x89a0..=0x89a3 | SIOCADDRT | SIOCDELRT | 0x8914 | 0x8916 | 0x8918 | 0x891a | 0x891c | 0x891e | 0x8922
             ..=0x8924 | 0x8930 | 0x8931 | 0x8932 | 0x8936 | 0x8937 | 0x8943 | 0x8953 | 0x8955 | 0x8971
     )
 }

@@ -2,11 +2,13 @@
 
 pub mod ancillary;
 pub mod filter;
+pub mod host_tables;
 pub mod inbox;
 pub mod inet;
 pub mod interfaces;
 pub mod netlink;
 pub mod options;
+pub mod passing;
 pub mod registry;
 pub mod route;
 pub mod settings;
@@ -32,10 +34,11 @@ use crate::fs::inode::{AttrChange, Stat};
 use crate::fs::pipe::raise_sigpipe;
 use crate::fs::poll::PollTable;
 use crate::fs::sigio;
-use crate::net::ancillary::{PeerCreds, Rights, SenderCreds};
+use crate::net::ancillary::{PeerCreds, SenderCreds};
 use crate::net::filter::Filter;
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::options::Options;
+use crate::net::passing::Rights;
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
 use machine::mm::{IoBuf, UserAddr};
@@ -376,6 +379,10 @@ impl FileOps for SocketFile {
 
     fn signals(&self) -> Option<sigio::Kind> {
         Some(if self.socket.has_host_options() { sigio::Kind::Network } else { sigio::Kind::Local })
+    }
+
+    fn after_close(&self, file: &File) -> Option<fn()> {
+        passing::after_close(file)
     }
 
     fn last_close(&self) {

@@ -1,5 +1,6 @@
 //! Unix sockets: streams, datagrams and packet streams between processes of the sandbox.
 
+mod collecting;
 mod connecting;
 
 use alloc::collections::VecDeque;
@@ -59,6 +60,8 @@ struct Link {
 struct Listener {
     backlog: usize,
     pending: VecDeque<Arc<UnixSocket>>,
+    /// How many have left `pending`: the number of the first one in it.
+    accepted: u64,
     creds: PeerCreds,
     /// No longer accepts (`shutdown(2)`).
     shut: bool,
@@ -373,7 +376,13 @@ impl Socket for UnixSocket {
         let mut state = self.state.lock();
         match &mut *state {
             State::Idle => {
-                *state = State::Listening(Listener { backlog, pending: VecDeque::new(), creds, shut: false });
+                *state = State::Listening(Listener {
+                    backlog,
+                    pending: VecDeque::new(),
+                    accepted: 0,
+                    creds,
+                    shut: false,
+                });
             }
             State::Listening(listener) => {
                 listener.backlog = backlog;
@@ -390,12 +399,7 @@ impl Socket for UnixSocket {
         if self.is_datagram() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let mut state = self.state.lock();
-        let State::Listening(listener) = &mut *state else { return Err(Errno::EINVAL) };
-        let shut = listener.shut;
-        let accepted = listener.pending.pop_front();
-        drop(state);
-        let Some(accepted) = accepted else { return Err(if shut { Errno::EINVAL } else { Errno::EAGAIN }) };
+        let accepted = self.take_first_waiting()?;
         accepted.taken.store(true, Ordering::Release);
         self.backlog_room.wake(PollEvents::WRITABLE);
         Ok(accepted)

@@ -1,15 +1,17 @@
 //! The lines of `/proc/net`: the sandbox's own sockets, and the interfaces, routes and neighbours of its network.
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::net::host_tables;
 use crate::net::registry;
 use crate::net::registry::Open;
 use crate::net::route;
 use crate::net::route::{AF_INET, AF_INET6, Link};
 use crate::net::{AF_UNIX, SOCK_DGRAM, SOCK_STREAM, Socket};
 use crate::pseudo::Out;
-use machine::errno::Result;
+use machine::errno::{Errno, Result};
 
 const IPPROTO_TCP: u32 = 6;
 const TCP_INFO: u32 = 11;
@@ -43,13 +45,13 @@ pub enum Table {
     Groups6,
 }
 
-/// Writes the lines of a table. Facts that the host doesn't tell are left out.
-pub fn write(table: Table, out: &mut Out) {
-    let _ = match table {
-        Table::Tcp => sockets(u16::from(AF_INET), SOCK_STREAM, out),
-        Table::Tcp6 => sockets(u16::from(AF_INET6), SOCK_STREAM, out),
-        Table::Udp => sockets(u16::from(AF_INET), SOCK_DGRAM, out),
-        Table::Udp6 => sockets(u16::from(AF_INET6), SOCK_DGRAM, out),
+/// Writes the lines of a table. Facts that the host doesn't tell are left out. Errors: as of [`Out::entry`].
+pub fn write(table: Table, out: &mut Out) -> Result<()> {
+    let written = match table {
+        Table::Tcp => sockets("tcp", AF_INET, SOCK_STREAM, out),
+        Table::Tcp6 => sockets("tcp6", AF_INET6, SOCK_STREAM, out),
+        Table::Udp => sockets("udp", AF_INET, SOCK_DGRAM, out),
+        Table::Udp6 => sockets("udp6", AF_INET6, SOCK_DGRAM, out),
         Table::Unix => unix(out),
         Table::Summary => summary(out),
         Table::Interfaces => interfaces(out),
@@ -60,6 +62,10 @@ pub fn write(table: Table, out: &mut Out) {
         Table::Groups => groups(out),
         Table::Groups6 => groups6(out),
     };
+    match written {
+        Err(error @ (Errno::EINTR | Errno::ENOMEM)) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// An end of a connection as the tables show it.
@@ -113,9 +119,15 @@ fn end_line(start: usize, width: usize, out: &mut Out) {
     out.write_fmt(format_args!("{:blanks$}\n", ""));
 }
 
-fn sockets(family: u16, kind: u32, out: &mut Out) -> Result<()> {
+/// A table of Internet sockets: the sandbox's own, and those of others that are in its network.
+fn sockets(name: &str, family: u8, kind: u32, out: &mut Out) -> Result<()> {
+    let family = u16::from(family);
     let ours = |open: &Open| open.socket.family() == family && open.socket.kind() == kind;
-    for (number, open) in registry::list().into_iter().filter(ours).enumerate() {
+    // Both ends of those of the sandbox's own that were written, and how many have them: the host's table has each of these, too.
+    let mut written: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+    let mut number = 0;
+    for open in registry::list().into_iter().filter(ours) {
+        out.entry()?;
         let socket = &*open.socket;
         let peer = socket.peer_name();
         let (state, sent, received) = state(socket, peer.is_ok());
@@ -124,23 +136,56 @@ fn sockets(family: u16, kind: u32, out: &mut Out) -> Result<()> {
             // As on Linux, a socket is in the table once it has a port.
             continue;
         }
-        let start = out.bytes.len();
-        let width = if kind == SOCK_STREAM { 4 } else { 5 };
-        out.write_fmt(format_args!("{number:width$}: "));
+        let row = begin_row(number, kind, out);
+        let ends_at = out.bytes.len();
         local.write(out);
         out.push(b" ");
         End::new(peer, family).write(out);
+        *written.entry(out.bytes.get(ends_at..).unwrap_or_default().to_vec()).or_default() += 1;
         let (uid, ino) = (open.uid, open.ino);
         out.write_fmt(format_args!(
             " {state:02X} {sent:08X}:{received:08X} 00:00000000 00000000 {uid:5}        0 {ino} "
         ));
+        row.end(family, kind, out);
+        number += 1;
+    }
+    let digits = if family == u16::from(AF_INET) { 8 } else { 32 };
+    host_tables::lines(name, digits, |line| {
+        let ends = [line.local.as_bytes(), b" ", line.remote.as_bytes()].concat();
+        if let Some(left) = written.get_mut(&ends).filter(|left| **left > 0) {
+            *left -= 1;
+            return;
+        }
+        let row = begin_row(number, kind, out);
+        out.push(&ends);
+        let ([state, queues, timer, again], uid) = (line.state, line.uid);
+        // No inode: a number of the host's would be taken for that of a socket in here.
+        out.write_fmt(format_args!(" {state} {queues} {timer} {again} {uid:5}        0 0 "));
+        row.end(family, kind, out);
+        number += 1;
+    })
+}
+
+/// A row of a table of sockets that has begun.
+struct Row {
+    start: usize,
+}
+
+fn begin_row(number: usize, kind: u32, out: &mut Out) -> Row {
+    let start = out.bytes.len();
+    let width = if kind == SOCK_STREAM { 4 } else { 5 };
+    out.write_fmt(format_args!("{number:width$}: "));
+    Row { start }
+}
+
+impl Row {
+    fn end(self, family: u16, kind: u32, out: &mut Out) {
         let rest: &[u8] =
             if kind == SOCK_STREAM { b"1 0000000000000000 100 0 0 10 0" } else { b"2 0000000000000000 0" };
         out.push(rest);
         let wide = if kind == SOCK_STREAM { 149 } else { 127 };
-        end_line(start, if family == u16::from(AF_INET) { wide } else { 0 }, out);
+        end_line(self.start, if family == u16::from(AF_INET) { wide } else { 0 }, out);
     }
-    Ok(())
 }
 
 fn unix(out: &mut Out) -> Result<()> {
@@ -148,6 +193,7 @@ fn unix(out: &mut Out) -> Result<()> {
     const UNCONNECTED: u8 = 1;
     const CONNECTED: u8 = 3;
     for open in registry::list() {
+        out.entry()?;
         if open.socket.family() != AF_UNIX {
             continue;
         }

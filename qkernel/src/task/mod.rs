@@ -11,6 +11,7 @@ pub mod exec;
 pub mod exit;
 pub mod futex;
 pub mod group_exit;
+pub mod groups;
 pub mod inspect;
 pub mod io_owner;
 pub mod itimer;

@@ -25,6 +25,10 @@ pub enum KeptBy {
     Exec,
     /// A task waits with a time-out for the answer to what the sandbox asked.
     Outbound,
+    /// It has an exclusive lock of a file that others may open, or a task waits for such a lock.
+    Lock,
+    /// Work goes on for which a deadline woke it.
+    Timer,
     /// It uses processor time.
     Computes,
 }
@@ -136,6 +140,8 @@ impl KeptAwake {
             "perhaps-request" => KeptBy::PerhapsRequest,
             "exec" => KeptBy::Exec,
             "outbound" => KeptBy::Outbound,
+            "lock" => KeptBy::Lock,
+            "timer" => KeptBy::Timer,
             "computes" => KeptBy::Computes,
             _ => return None,
         };
@@ -151,6 +157,8 @@ impl KeptAwake {
             KeptBy::PerhapsRequest => "what may be an open request from",
             KeptBy::Exec => "an exec'd process",
             KeptBy::Outbound => "a wait with a time-out for the answer of",
+            KeptBy::Lock => "a lock of a shared file",
+            KeptBy::Timer => "work for which a timer woke it",
             KeptBy::Computes => "what it computes",
         };
         let given_up = if self.given_up { ", but no longer: --awake-at-most is over" } else { "" };

@@ -265,10 +265,10 @@ fn a_terminal_needs_somebody_to_hold_it() {
 }
 
 /// A directory that is a shared mount, until the test ends.
-struct SharedMount(std::path::PathBuf);
+pub struct SharedMount(pub std::path::PathBuf);
 
 impl SharedMount {
-    fn new(path: std::path::PathBuf) -> Self {
+    pub fn new(path: std::path::PathBuf) -> Self {
         std::fs::create_dir_all(&path).unwrap();
         let at = path.to_str().unwrap();
         mount(&["--bind", at, at]);
@@ -277,7 +277,7 @@ impl SharedMount {
     }
 }
 
-fn mount(words: &[&str]) {
+pub fn mount(words: &[&str]) {
     assert!(std::process::Command::new("mount").args(words).status().unwrap().success(), "{words:?}");
 }
 
@@ -312,5 +312,28 @@ fn mounts_that_the_host_makes_later_are_seen_if_asked_for() {
         assert_eq!(world.read("out"), "up\nseen\ndone\n", "{:?}", world.runtime);
         world.wait_status("stopped");
         world.ok(&["delete", &world.id]);
+    });
+}
+
+#[test]
+fn read_only_counts_for_a_mount_alone_or_for_those_below_as_well() {
+    both(|world| {
+        let _one = one_at_a_time();
+        let data = SharedMount::new(world.dir.join("data"));
+        for (path, option) in [("below", "rw"), ("below/deep", "rw"), ("fixed", "ro")] {
+            let at = data.0.join(path);
+            std::fs::create_dir(&at).unwrap();
+            mount(&["-t", "tmpfs", "-o", option, "tmpfs", at.to_str().unwrap()]);
+        }
+        let options = [("/ro", ["rbind", "ro"]), ("/rro", ["rbind", "rro"]), ("/plain", ["bind", "ro"])];
+        for (path, options) in options {
+            world.mount(json!({"destination": path, "type": "bind", "source": data.0, "options": options}));
+        }
+        world.script(
+            "for place in ro rro plain; do for at in . below below/deep fixed; do \
+             touch /$place/$at/$place 2>/dev/null && echo $place/$at; done; done",
+        );
+        assert_eq!(world.output(), "ro/below\nro/below/deep\n", "{:?}", world.runtime);
+        assert!(data.0.join("below/deep/ro").exists());
     });
 }

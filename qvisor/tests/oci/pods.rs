@@ -14,7 +14,8 @@ use libc::{SIGKILL, SIGTERM};
 use serde_json::json;
 
 use super::exec::receive_console;
-use super::world::{World, assert_ended, dormouse, lives, signal, status_of, wait_for};
+use super::mounts::{SharedMount, mount};
+use super::world::{World, assert_ended, dormouse, lives, one_at_a_time, signal, status_of, wait_for};
 
 /// A pod, whose first container runs.
 pub fn pod(test: impl Fn(&mut World)) {
@@ -108,6 +109,44 @@ fn with_volume(first: &World, volume: &Path, option: &str) -> World {
     further
 }
 
+#[test]
+fn mounts_that_the_host_makes_later_are_seen_by_further_containers_that_ask() {
+    pod(|first| {
+        let _one = one_at_a_time();
+        let data = SharedMount::new(first.dir.join("data"));
+        let later = data.0.join("later");
+        fs::create_dir(&later).unwrap();
+        let mut one = first.further("exec sleep 1000");
+        for (path, options) in [
+            ("/slave", ["rbind", "rslave"]),
+            ("/shared", ["rbind", "rshared"]),
+            ("/own", ["rbind", "rprivate"]),
+        ] {
+            one.mount(json!({"destination": path, "type": "bind", "source": data.0, "options": options}));
+        }
+        one.create().start();
+        // What is known of the place before does not hide it.
+        assert_eq!(exec(&one, "ls /slave/later /shared/later /own/later | grep file; true"), "");
+        mount(&["-t", "tmpfs", "tmpfs", later.to_str().unwrap()]);
+        fs::write(later.join("file"), "seen\n").unwrap();
+        let seen = exec(
+            &one,
+            "cat /slave/later/file /shared/later/file; ls /own/later; echo back > /slave/later/back",
+        );
+        assert_eq!(seen, "seen\nseen\n");
+        assert_eq!(fs::read_to_string(later.join("back")).unwrap(), "back\n");
+        // What is mounted inside is the sandbox's kernel's alone.
+        let before = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        exec(
+            &one,
+            "mkdir /shared/inside && mount -t tmpfs tmpfs /shared/inside && touch /shared/inside/file",
+        );
+        assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
+        assert!(!data.0.join("inside/file").exists());
+        one.delete();
+    });
+}
+
 /// A process of the container that goes on meanwhile.
 fn spawn(world: &World, script: &str) -> Child {
     world.command(&["exec", &world.id, "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap()
@@ -189,9 +228,17 @@ fn a_file_of_a_volume_is_one_file_to_all_containers() {
         for other in [&one, &two, &reader] {
             assert_eq!(exec(other, "share try /vol/lock"), "fcntl held, flock held\n");
         }
+        // To the host, and for the host, all of them are one.
+        let on_host = fs::File::open(volume.join("lock")).unwrap();
+        assert!(on_host.try_lock().is_err(), "the host sees no lock");
         exec(&reader, "! echo x 2>/dev/null > /vol/lock");
         exec(&two, "rm /vol/lock.held");
         output_of(holder);
+        on_host.try_lock().expect("the lock has gone with its owner");
+        for other in [&one, &two, &reader] {
+            assert_eq!(exec(other, "share try /vol/lock"), "fcntl free, flock held\n");
+        }
+        on_host.unlock().unwrap();
         assert_eq!(exec(&reader, "share try /vol/lock"), "fcntl free, flock free\n");
 
         // A view that goes with its container takes nothing of the file along.

@@ -38,9 +38,11 @@ pub struct World {
 /// Whether the test can run here.
 pub fn can_run() -> bool {
     static ADOPT: Once = Once::new();
-    // SAFETY: integers only. Orphans of the runtimes become this process's children, as they would a shim's.
+    // SAFETY: integers only. Orphans of the runtimes become this process's children, as they would a shim's; and users of
+    // containers look into bundles, whatever the caller's mask.
     ADOPT.call_once(|| unsafe {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+        libc::umask(0o022);
     });
     // SAFETY: takes nothing and cannot fail.
     let root = unsafe { libc::geteuid() == 0 };

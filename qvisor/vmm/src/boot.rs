@@ -7,14 +7,15 @@ use abi::boot::{
     BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, SECCOMP_LOG, TAG_ARG, TAG_AWAKE_AT_MOST,
     TAG_CAPABILITIES, TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME,
     TAG_ID_MAPS, TAG_IDLE_IGNORES, TAG_IDLE_TIMEOUT, TAG_IPC_SETTING, TAG_IPC_SPACE, TAG_LIMIT, TAG_MASKED,
-    TAG_MOUNT, TAG_MOUNT_LOWER, TAG_OOM_SCORE_ADJ, TAG_OUTBOUND_SLEEP, TAG_PID_SPACE, TAG_READ_ONLY,
-    TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
+    TAG_MOUNT, TAG_MOUNT_LOWER, TAG_NET_TABLE, TAG_OOM_SCORE_ADJ, TAG_OUTBOUND_SLEEP, TAG_PID_SPACE,
+    TAG_READ_ONLY, TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_TIMERS, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 use abi::seccomp::Instruction;
 
 use crate::cpu::{self, XsaveLayout};
+use crate::hibernate::Timers;
 use crate::ids::{Extent, IdMaps};
 use crate::limits::ContainerLimits;
 use crate::memory::SandboxMemory;
@@ -132,6 +133,8 @@ pub struct BootSpec {
     pub id_maps: Option<IdMaps>,
     /// Settings of the network namespace, by their names below `/proc/sys`.
     pub sysctls: Vec<(String, Vec<u8>)>,
+    /// The host's tables of the sockets in that namespace, by name, where others' sockets are in it as well.
+    pub net_tables: Vec<(&'static str, u32)>,
     /// Paths whose content is hidden.
     pub masked: Vec<Vec<u8>>,
     /// Paths that are read-only.
@@ -148,6 +151,8 @@ pub struct BootSpec {
     pub idle_timeout: Option<Duration>,
     /// Who comes from these addresses counts as nobody for that.
     pub idle_ignores: Vec<AddressPrefix>,
+    /// What deadlines of programs do to it while it hibernates.
+    pub timers: Timers,
     /// For how long beyond that time something may keep it awake of which nobody knows whether it ends.
     pub awake_at_most: Duration,
     /// It sleeps though a task waits, with a time-out, for the answer to what it asked somebody outside.
@@ -178,6 +183,9 @@ impl BootSpec {
             put(TAG_CPU_FLAGS, &[flags.as_bytes()]);
         }
         self.sysctls.iter().for_each(|(name, value)| put(TAG_SYSCTL, &[name.as_bytes(), &[0], value]));
+        for (name, handle) in &self.net_tables {
+            put(TAG_NET_TABLE, &[&handle.to_le_bytes(), name.as_bytes()]);
+        }
         if let Some(timeout) = self.idle_timeout {
             let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
             put(TAG_IDLE_TIMEOUT, &[&timeout_ns.to_le_bytes()]);
@@ -190,6 +198,9 @@ impl BootSpec {
             if !ignored.is_empty() {
                 put(TAG_IDLE_IGNORES, &[&ignored]);
             }
+        }
+        if let Some(record) = self.timers.record() {
+            put(TAG_TIMERS, &[&record]);
         }
         out
     }

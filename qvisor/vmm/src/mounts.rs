@@ -6,44 +6,22 @@
 //! layer; those the host's kernel makes up (`proc`, `sysfs`, …) are left to the sandbox's kernel.
 
 mod lower;
+mod table;
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::directory::Directory;
-use crate::jail::{IdMap, cover};
+use crate::jail::{IdMap, Propagation, cover};
 
-/// File systems that hold no files of their own, or that an overlay cannot hold: not shown to a sandbox.
-const LEFT_OUT: &[&str] = &[
-    "autofs",
-    "binfmt_misc",
-    "bpf",
-    "cgroup",
-    "cgroup2",
-    "configfs",
-    "debugfs",
-    "devpts",
-    "devtmpfs",
-    "efivarfs",
-    "fusectl",
-    "hugetlbfs",
-    "mqueue",
-    "nsfs",
-    "overlay",
-    "proc",
-    "pstore",
-    "rpc_pipefs",
-    "securityfs",
-    "selinuxfs",
-    "sysfs",
-    "tracefs",
-];
+pub use table::{MountBelow, mounts_below};
+use table::{Mounted, mount_id, mounted, worth_showing};
+
 /// Directories that are the sandbox's kernel's own.
 const VIRTUAL: &[&str] = &["/proc", "/sys", "/dev"];
 
@@ -251,6 +229,24 @@ pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountE
     Ok(View { fd, path, read_only, shared: true, is_volume: true, lower: None })
 }
 
+/// Opens one of [`mounts_below`], without those below it, and writable. Whoever may write to the directory may have moved what is in
+/// it since: no link is followed, and it is the same mount or an error.
+pub fn open_mount_below(
+    directory: &Path,
+    mount: &MountBelow,
+    id_map: Option<IdMap<'_>>,
+) -> io::Result<OwnedFd> {
+    const RESOLVE_NO_SYMLINKS: u64 = 4;
+    const RESOLVE_BENEATH: u64 = 8;
+    let directory = open_directory(directory)?;
+    let resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH;
+    let found = open_resolved(directory.as_fd(), &mount.path, libc::O_PATH, resolve)?;
+    if mount_id(found.as_raw_fd(), c"") != Some(mount.id) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    clone_at(found.as_raw_fd(), c"", false, false, id_map)
+}
+
 /// Opens a file or directory of the host for the sandbox to mount: a copy of the mount it lies on, with the mounts
 /// below it if `recursive`, or the node itself where the host lets us make no mounts. With an id mapping it is shown
 /// through that, or not at all ([`MountError::Unmapped`]).
@@ -287,9 +283,13 @@ pub fn read_in_root(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8>> {
 
 fn open_below(root: BorrowedFd<'_>, path: &Path, flags: i32) -> io::Result<OwnedFd> {
     const RESOLVE_IN_ROOT: u64 = 0x10;
+    open_resolved(root, path, flags, RESOLVE_IN_ROOT)
+}
+
+fn open_resolved(root: BorrowedFd<'_>, path: &Path, flags: i32, resolve: u64) -> io::Result<OwnedFd> {
     let name = c_path(path)?;
     // struct open_how: flags, mode, resolve.
-    let how = [u64::from((flags | libc::O_CLOEXEC).cast_unsigned()), 0, RESOLVE_IN_ROOT];
+    let how = [u64::from((flags | libc::O_CLOEXEC).cast_unsigned()), 0, resolve];
     let size = i64::try_from(size_of_val(&how)).unwrap_or(0);
     let dir = i64::from(root.as_raw_fd());
     system_call([libc::SYS_openat2, dir, name.as_ptr() as i64, how.as_ptr() as i64, size, 0])
@@ -430,12 +430,21 @@ fn clone_mounts(
     recursive: bool,
     id_map: Option<IdMap<'_>>,
 ) -> io::Result<OwnedFd> {
+    clone_at(libc::AT_FDCWD, &c_path(path)?, read_only, recursive, id_map)
+}
+
+/// [`clone_mounts`] of what a descriptor of a directory and a name lead to, or of the descriptor's own file without a name.
+fn clone_at(
+    dir: RawFd,
+    name: &CStr,
+    read_only: bool,
+    recursive: bool,
+    id_map: Option<IdMap<'_>>,
+) -> io::Result<OwnedFd> {
     const AT_RECURSIVE: i64 = 0x8000;
-    let name = c_path(path)?;
     let below = if recursive { AT_RECURSIVE } else { 0 };
-    let flags = i64::from(libc::O_CLOEXEC) | below | 1;
-    let fd =
-        system_call([libc::SYS_open_tree, i64::from(libc::AT_FDCWD), name.as_ptr() as i64, flags, 0, 0])?;
+    let flags = i64::from(libc::O_CLOEXEC | libc::AT_EMPTY_PATH) | below | 1;
+    let fd = system_call([libc::SYS_open_tree, i64::from(dir), name.as_ptr() as i64, flags, 0, 0])?;
     // struct mount_attr: set, clear, propagation, namespace.
     let only_read = if read_only { MOUNT_ATTR_RDONLY } else { 0 };
     let (mapped, namespace) = match id_map {
@@ -449,11 +458,12 @@ fn clone_mounts(
     Ok(fd)
 }
 
-/// Has a detached mount, and those below it, show nothing that is mounted elsewhere, nor elsewhere what is mounted in it.
-pub fn make_private(tree: BorrowedFd<'_>) -> io::Result<()> {
+/// Says whether a detached mount, and those below it, show what the host mounts there later. What is mounted in them shows
+/// nowhere else.
+pub fn set_propagation(tree: BorrowedFd<'_>, propagation: Propagation) -> io::Result<()> {
     const AT_RECURSIVE: i64 = 0x8000;
     // struct mount_attr: set, clear, propagation, namespace.
-    let attributes = [0, 0, libc::MS_PRIVATE, 0];
+    let attributes = [0, 0, propagation.flag(), 0];
     let (at, size) = (tree.as_raw_fd().into(), i64::try_from(size_of_val(&attributes)).unwrap_or(0));
     let flags = i64::from(libc::AT_EMPTY_PATH) | AT_RECURSIVE;
     call([libc::SYS_mount_setattr, at, c"".as_ptr() as i64, flags, attributes.as_ptr() as i64, size])
@@ -478,69 +488,6 @@ fn system_call(args: [i64; 6]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The facts of a line of `mountinfo`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mounted {
-    id: u64,
-    read_only: bool,
-    kind: String,
-}
-
-/// Everything that is mounted, by path; parents come before children.
-fn mounted() -> BTreeMap<PathBuf, Mounted> {
-    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    text.split(|b| *b == b'\n').filter_map(parse_line).collect()
-}
-
-/// The mounts below `root` that are worth showing.
-fn worth_showing(mut found: BTreeMap<PathBuf, Mounted>, root: &Path) -> BTreeMap<PathBuf, Mounted> {
-    found.retain(|path, mount| {
-        path != root
-            && path.starts_with(root)
-            && !LEFT_OUT.contains(&mount.kind.as_str())
-            // Hidden below another mount?
-            && mount_id(path).is_none_or(|id| id == mount.id)
-    });
-    found
-}
-
-/// Later lines replace earlier ones of the same path, as later mounts hide earlier ones.
-fn parse_line(line: &[u8]) -> Option<(PathBuf, Mounted)> {
-    let mut fields = line.split(|b| *b == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let path = unescape(fields.nth(3)?);
-    let options = fields.next()?;
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    let kind = String::from_utf8_lossy(rest.next()?).into_owned();
-    let super_options = rest.nth(1).unwrap_or_default();
-    let is_ro = |options: &[u8]| options.split(|b| *b == b',').any(|option| option == b"ro");
-    Some((path, Mounted { id, read_only: is_ro(options) || is_ro(super_options), kind }))
-}
-
-/// Octal escapes of blanks and backslashes.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(field.len());
-    let mut at = 0;
-    while let Some(byte) = field.get(at) {
-        let digits = field.get(at + 1..at + 4).filter(|_| *byte == b'\\');
-        let octal = digits.and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 8).ok());
-        out.push(octal.unwrap_or(*byte));
-        at += if octal.is_some() { 4 } else { 1 };
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(out))
-}
-
-fn mount_id(path: &Path) -> Option<u64> {
-    const STATX_MNT_ID: u32 = 0x1000;
-    let path = c_path(path).ok()?;
-    // SAFETY: `statx` is plain integers.
-    let mut out: libc::statx = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_NO_AUTOMOUNT | libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: the path is zero-terminated, and `out` is live.
-    let result = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, STATX_MNT_ID, &raw mut out) };
-    (result == 0 && out.stx_mask & STATX_MNT_ID != 0).then_some(out.stx_mnt_id)
-}
-
 /// Whether an overlay can be made at all; for `dormouse doctor`.
 #[must_use]
 pub fn knows_overlay() -> bool {
@@ -552,28 +499,4 @@ pub fn knows_overlay() -> bool {
 #[must_use]
 pub fn bytes_of(path: &Path) -> Vec<u8> {
     OsStr::as_bytes(path.as_os_str()).to_vec()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mountinfo_is_read() {
-        let line = b"36 35 98:0 /mnt1 /my\\040dir rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
-        let (path, mount) = parse_line(line).unwrap();
-        assert_eq!(path, Path::new("/my dir"));
-        assert_eq!(mount, Mounted { id: 36, read_only: false, kind: "ext3".into() });
-        let (_, mount) = parse_line(b"1 0 7:0 / /snap/x ro,nodev - squashfs /dev/loop0 ro").unwrap();
-        assert!(mount.read_only);
-        assert!(parse_line(b"").is_none());
-        assert!(parse_line(b"x y").is_none());
-    }
-
-    #[test]
-    fn made_up_file_systems_are_left_out() {
-        let found = worth_showing(mounted(), Path::new("/"));
-        assert!(!found.contains_key(Path::new("/")));
-        assert!(found.values().all(|mount| mount.kind != "proc" && mount.kind != "sysfs"));
-    }
 }

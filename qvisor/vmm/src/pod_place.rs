@@ -12,18 +12,19 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::jail::{POD_PLACE, attach};
-use crate::mounts::make_private;
+use crate::jail::{POD_PLACE, Propagation, attach};
+use crate::mounts::set_propagation;
 use crate::process;
 
-/// Attaches the views of a container in the mount namespace of a VMM, below a directory of this name. Only while this
-/// process has a single thread.
-pub fn show(vmm: BorrowedFd<'_>, name: &str, views: &[BorrowedFd<'_>]) -> io::Result<()> {
-    views.iter().try_for_each(|view| make_private(*view))?;
+/// Attaches the views of a container in the mount namespace of a VMM, below a directory of this name. A view that is a slave
+/// shows there what the host mounts below it later; the host sees nothing of any view. Only while this process has a single
+/// thread.
+pub fn show(vmm: BorrowedFd<'_>, name: &str, views: &[(BorrowedFd<'_>, Propagation)]) -> io::Result<()> {
+    views.iter().try_for_each(|(view, propagation)| set_propagation(*view, *propagation))?;
     within(vmm, |place| {
         let directory = place.join(name);
         fs::create_dir(&directory)?;
-        for (at, view) in views.iter().enumerate() {
+        for (at, (view, _)) in views.iter().enumerate() {
             attach(*view, &c_path(&directory.join(at.to_string()))?)?;
         }
         Ok(())

@@ -54,6 +54,8 @@ struct File {
     #[serde(default = "root")]
     root: PathBuf,
     #[serde(default)]
+    show: Vec<PathBuf>,
+    #[serde(default)]
     annotations: BTreeMap<String, String>,
     function: Vec<FileFunction>,
 }
@@ -118,6 +120,9 @@ pub struct Config {
     pub request_timeout: Duration,
     /// The root file system of all functions, read only.
     pub root: PathBuf,
+    /// Files and directories of this host that all functions see at their own paths, read only, whatever else is there: the
+    /// functions' `/tmp` is one of their own.
+    pub show: Vec<PathBuf>,
     /// Of every bundle.
     pub annotations: BTreeMap<String, String>,
     pub functions: Vec<FunctionConfig>,
@@ -141,6 +146,9 @@ impl Config {
         if file.concurrency == 0 || file.requests_each == 0 {
             return Err(ConfigError::Whole("concurrency and requests-each are at least 1".to_owned()));
         }
+        if let Some(path) = file.show.iter().find(|path| !path.is_absolute()) {
+            return Err(ConfigError::Whole(format!("{} in `show` does not begin at /", path.display())));
+        }
         let default_runtime = match file.backend {
             BackendKind::Dormouse => "dormouse",
             BackendKind::Runc | BackendKind::RuncFreeze => "runc",
@@ -157,6 +165,7 @@ impl Config {
             start_timeout: Duration::from_secs(file.start_seconds),
             request_timeout: Duration::from_secs(file.request_seconds),
             root: file.root,
+            show: file.show,
             annotations: file.annotations,
             functions: functions(file.function, file.ports)?,
         })
@@ -274,6 +283,10 @@ mod tests {
                 "the budget 99999999999999G is no size",
             ),
             (format!("budget = '1'\nconcurrency = 0\n{one}'a'\nport = 1\n"), "concurrency and requests-each"),
+            (
+                format!("budget = '1'\nshow = ['/a', 'b']\n{one}'a'\nport = 1\n"),
+                "b in `show` does not begin at /",
+            ),
             (format!("budget = '1'\nspeed = 1\n{one}'a'\nport = 1\n"), "unknown field"),
         ] {
             let error = parse(&text).unwrap_err();

@@ -31,6 +31,7 @@ pub struct Oci {
     runtime_args: Vec<String>,
     directory: PathBuf,
     root: PathBuf,
+    show: Vec<PathBuf>,
     annotations: Value,
 }
 
@@ -60,6 +61,7 @@ impl Oci {
             runtime_args: config.runtime_args.clone(),
             directory: std::path::absolute(&config.directory)?,
             root: config.root.clone(),
+            show: config.show.clone(),
             annotations: json!(config.annotations),
         })
     }
@@ -148,6 +150,15 @@ impl Oci {
 
     fn spec(&self, function: &FunctionConfig, id: &str) -> Value {
         let tmpfs = |at: &str| json!({"destination": at, "type": "tmpfs", "source": "tmpfs"});
+        let mut mounts = vec![
+            json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+            tmpfs("/dev"),
+            tmpfs("/tmp"),
+        ];
+        // After those of the function's own, which may hide them.
+        mounts.extend(self.show.iter().map(
+            |path| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro"]}),
+        ));
         json!({
             "ociVersion": "1.0.2",
             "process": {
@@ -162,9 +173,7 @@ impl Oci {
             },
             "root": {"path": self.root, "readonly": true},
             "hostname": function.name,
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc"}, tmpfs("/dev"), tmpfs("/tmp"),
-            ],
+            "mounts": mounts,
             "annotations": self.annotations,
             // The network is the gateway's own.
             "linux": {
@@ -271,6 +280,27 @@ mod tests {
         }
         let groups = Groups { memory: directory.path().to_owned(), freezer: PathBuf::new() };
         (directory, groups)
+    }
+
+    #[test]
+    fn what_is_shown_lies_over_the_functions_own_files() {
+        let oci = Oci {
+            runtime: PathBuf::new(),
+            runtime_args: Vec::new(),
+            directory: PathBuf::new(),
+            root: "/".into(),
+            show: vec!["/tmp/with a blank".into()],
+            annotations: Value::Null,
+        };
+        let spec = oci.spec(&FunctionConfig { name: "a".into(), command: vec!["x".into()], port: 1 }, "id");
+        let mounts = spec["mounts"].as_array().unwrap();
+        let at = |path: &str| mounts.iter().position(|mount| mount["destination"] == path).unwrap();
+        assert!(at("/tmp/with a blank") > at("/tmp"), "{spec}");
+        let shown = &mounts[at("/tmp/with a blank")];
+        assert_eq!(
+            (&shown["source"], &shown["options"]),
+            (&json!("/tmp/with a blank"), &json!(["rbind", "ro"]))
+        );
     }
 
     #[test]

@@ -163,6 +163,7 @@ impl World {
             start_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(1),
             root: PathBuf::from("/"),
+            show: Vec::new(),
             annotations: std::collections::BTreeMap::new(),
             functions: found,
         };

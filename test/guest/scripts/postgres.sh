@@ -24,7 +24,7 @@ end() {
 trap end EXIT
 start() {
     $as "$bin/pg_ctl" -D data -w -t 60 -l log start >/dev/null \
-        -o "-k $work -c listen_addresses= -c shared_buffers=32MB -c shared_memory_type=sysv"
+        -o "-k '$work' -c listen_addresses= -c shared_buffers=32MB -c shared_memory_type=sysv"
 }
 segments() {
     awk 'NR > 1 && $1 != 0' /proc/sysvipc/shm | wc -l

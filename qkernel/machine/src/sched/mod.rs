@@ -7,13 +7,17 @@ mod charged;
 mod cpu_set;
 mod load;
 pub mod pause;
+pub mod periods;
+pub mod pressure;
 mod queue;
 mod rest;
+pub mod set_times;
 pub mod shares;
 pub mod stack;
 pub mod timer;
 pub mod wait;
 mod waiting;
+pub mod work;
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -135,6 +139,8 @@ pub struct SchedState {
     pub major_faults: AtomicU64,
     pub reads: Transfers,
     pub writes: Transfers,
+    /// When its deadlines were set.
+    set_times: set_times::SetTimes,
     /// How its waits look from outside.
     pub waiting: Waiting,
     /// Set when the task should look at its signals before it sleeps or runs user code.
@@ -196,6 +202,7 @@ impl SchedState {
             major_faults: AtomicU64::new(0),
             reads: Transfers::new(),
             writes: Transfers::new(),
+            set_times: set_times::SetTimes::default(),
             waiting: Waiting::new(),
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
@@ -262,10 +269,14 @@ impl SchedState {
 
     /// Counts the time since the last count as user or as kernel time. For the running task itself.
     pub fn count_time(&self, in_user: bool) {
+        if in_user {
+            work::begin_stretch();
+        }
         let now = arch::read_tsc();
         let since = now.saturating_sub(self.counted_until.load(Ordering::Relaxed));
         self.counted_until.store(now, Ordering::Relaxed);
         add_own(if in_user { &self.user_ticks } else { &self.system_ticks }, since);
+        periods::ran(now, since);
     }
 
     /// Counts a page fault of the running task. `waited`: its content was not there.
@@ -285,6 +296,7 @@ impl SchedState {
 
     /// The task starts to run: nothing before counts.
     fn start_count(&self) {
+        work::begin_stretch();
         self.counted_until.store(arch::read_tsc(), Ordering::Relaxed);
     }
 
@@ -315,6 +327,10 @@ struct Cpu {
     leaves_resting: AtomicBool,
     /// When long work last showed the host that it goes on.
     shown_ns: AtomicU64,
+    /// See [`work`]. Written and read by this CPU alone.
+    work: AtomicU32,
+    #[cfg(feature = "checks")]
+    stretch_tsc: AtomicU64,
 }
 
 /// How often long work shows that.
@@ -345,6 +361,9 @@ static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
         resting: SpinLock::new(Rank::CpuTask, None),
         leaves_resting: AtomicBool::new(false),
         shown_ns: AtomicU64::new(0),
+        work: AtomicU32::new(0),
+        #[cfg(feature = "checks")]
+        stretch_tsc: AtomicU64::new(0),
     }
 }; abi::layout::MAX_CPUS as usize];
 
@@ -403,6 +422,11 @@ fn sample_load() {
 /// The load of an owner.
 pub fn load_averages(owner: owner::Owner) -> Averages {
     queue_to_change().0.load(owner)
+}
+
+/// What held up an owner's tasks so far.
+pub fn pressure(owner: owner::Owner) -> pressure::Pressure {
+    queue_to_change().0.pressure(owner)
 }
 
 /// The time, if the queue keeps any.
@@ -591,15 +615,33 @@ fn settle(task: &Runnable) {
     }
 }
 
-/// Gives the CPU to the next task if there is one; the current one stays runnable.
+/// Gives the CPU to the next task if there is one; the current one stays runnable. Timers fire and news of the host are taken as by
+/// [`let_others_go_on`].
 pub fn yield_now() {
-    if QUEUED.load(Ordering::SeqCst) != 0 {
+    let state = current();
+    if !take_news(state.sched()) && QUEUED.load(Ordering::SeqCst) != 0 {
         schedule(Place::Kernel);
     }
 }
 
-/// Work of the kernel that takes long says so now and then: others run whose turn it is, and the host sees that it goes on.
-/// `EINTR`: the task is to end. The caller may sleep.
+/// Fires timers that are due, and has the idle task take news of the host if there are any; whether it did.
+fn take_news(state: &SchedState) -> bool {
+    // An idle task comes back only once its CPU has nothing else to do, and may hold a mutex that others wait for.
+    if state.is_idle() {
+        return false;
+    }
+    // They take no mutex, so it does not matter what the task holds.
+    timer::run_expired();
+    let has_news = arch::cpu().pending.load(Ordering::SeqCst) != 0;
+    if has_news {
+        // To act on news may take a mutex that the task holds: the idle task can wait for it.
+        schedule_to(Turn::Idle, Place::Kernel);
+    }
+    has_news
+}
+
+/// Work of the kernel that takes long says so now and then: timers that are due fire, news of the host are taken, others run whose
+/// turn it is, and the host sees that it goes on. `EINTR`: the task is to end. The caller may sleep.
 #[cfg_attr(feature = "checks", track_caller)]
 pub fn go_on() -> Result<()> {
     let task = current();
@@ -613,11 +655,14 @@ pub fn go_on() -> Result<()> {
 /// [`go_on`] for work that a task finishes even if it is to end.
 #[cfg_attr(feature = "checks", track_caller)]
 pub fn let_others_go_on() {
+    lock_order::may_sleep();
     let task = current();
     // About to sleep until what it does now succeeds, it asks once more then.
     settle(&task);
     let state = task.sched();
-    if QUEUED.load(Ordering::SeqCst) != 0 {
+    #[cfg(feature = "checks")]
+    work::end_stretch(core::panic::Location::caller());
+    if !take_news(state) && !state.is_idle() && QUEUED.load(Ordering::SeqCst) != 0 {
         let_others_in(state, Place::Kernel);
     }
     let now = time::monotonic_ns();
@@ -636,9 +681,23 @@ fn let_others_in(state: &SchedState, place: Place) {
     }
 }
 
+/// Whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// That of the first task in the queue.
+    First,
+    /// This CPU's idle task.
+    Idle,
+}
+
 /// Switches to another task. The current one goes on later if it is runnable, from `place` in the queue, or once it is woken.
 #[cfg_attr(feature = "checks", track_caller)]
 fn schedule(place: Place) {
+    schedule_to(Turn::First, place);
+}
+
+#[cfg_attr(feature = "checks", track_caller)]
+fn schedule_to(turn: Turn, place: Place) {
     lock_order::may_sleep();
     let me = current();
     let cpu = arch::cpu_index();
@@ -651,7 +710,7 @@ fn schedule(place: Place) {
         }
         // A task that was woken while still about to sleep elsewhere is left to the CPU it is on.
         let free = |task: &Runnable| Arc::ptr_eq(task, &me) || task.sched().is_off_stack();
-        let next = if FROZEN.load(Ordering::SeqCst) {
+        let next = if turn == Turn::Idle || FROZEN.load(Ordering::SeqCst) {
             None
         } else {
             queue.pick(cpu, pause::is_paused(), now_ns, free)

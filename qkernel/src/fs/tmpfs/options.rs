@@ -176,7 +176,10 @@ fn bound(count: u64) -> u64 {
 fn size_pages(text: &[u8], memory_pages: u64) -> Result<u64> {
     match with_unit(text) {
         (bytes, []) => Ok(bound(bytes.div_ceil(PAGE))),
-        (hundredths, b"%") => Ok(bound(hundredths.saturating_mul(memory_pages) / 100)),
+        (hundredths, b"%") => {
+            let bytes = hundredths.saturating_mul(memory_pages.saturating_mul(PAGE)) / 100;
+            Ok(bound(bytes.div_ceil(PAGE)))
+        }
         _ => Err(Errno::EINVAL),
     }
 }
@@ -243,6 +246,9 @@ mod tests {
 
     #[test]
     fn options_are_read_and_shown_as_linux_does() {
+        // Rounded up, where the default is rounded down.
+        let odd = Options::parse(b"size=50%", 1001).unwrap().shown(500);
+        assert_eq!(odd, b",size=2004k");
         for (text, expected) in [
             ("", ""),
             ("size=1m,uid=5,mode=0700", ",size=1024k,mode=700,uid=5"),

@@ -5,6 +5,7 @@
 
 mod filtered;
 mod ioctl;
+mod local_ports;
 mod zero_copy;
 
 use alloc::borrow::Cow;
@@ -387,7 +388,7 @@ const HOST_SEND: MsgFlags = MsgFlags::OOB
 
 /// `EACCES` for a privileged port if the caller may not bind it.
 fn check_port(cx: &CallerCtx<'_>, address: &[u8]) -> Result<()> {
-    let port = address.get(2..).and_then(<[u8]>::first_chunk).map_or(0, |port| u16::from_be_bytes(*port));
+    let port = local_ports::port_of(address);
     if port == 0 || port >= settings::free_ports() || cx.caller.creds().has(CAP_NET_BIND_SERVICE) {
         return Ok(());
     }
@@ -409,12 +410,13 @@ impl Socket for InetSocket {
 
     fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
         check_port(cx, addr)?;
-        hs::bind(&self.handle, addr)
+        self.bind_to(addr)
     }
 
     fn listen(&self, _cx: &CallerCtx<'_>, backlog: usize) -> Result<()> {
         // Who comes shows when a connection is accepted.
         self.readiness.count(!visits::are_told_apart());
+        self.bind_unbound()?;
         hs::listen(&self.handle, backlog).inspect_err(|_| self.readiness.count(self.is_stream()))?;
         self.listening.store(true, Ordering::Relaxed);
         self.note_port();
@@ -464,6 +466,11 @@ impl Socket for InetSocket {
         if wait && !self.may(Direction::Send) {
             return Err(Errno::EAGAIN);
         }
+        if address.first_chunk() != Some(&unspec) {
+            let none_left =
+                |error: Errno| if error == Errno::EADDRINUSE { Errno::EADDRNOTAVAIL } else { error };
+            self.bind_unbound().map_err(none_left)?;
+        }
         // The cached readiness is that of the unconnected socket; an event while the call runs is kept in the
         // generation.
         let before = self.readiness.moment();
@@ -502,6 +509,9 @@ impl Socket for InetSocket {
         }
         if message.wait && !self.may(Direction::Send) {
             return Err(Errno::EAGAIN);
+        }
+        if message.to.is_some() && !self.is_stream() {
+            self.bind_unbound()?;
         }
         let flags = message.flags & HOST_SEND;
         match self.send_all(buf, message, flags.bits()) {

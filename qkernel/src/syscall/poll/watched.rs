@@ -9,6 +9,7 @@ use machine::errno::{Errno, Result};
 use machine::sched;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::Waker;
+use machine::sched::work;
 
 /// One file to wait for.
 pub(super) struct Watched {
@@ -47,6 +48,7 @@ impl Watch for (usize, Watched) {
 fn scan<W: Watch>(watched: &mut [W]) -> usize {
     watched.iter_mut().map(Watch::watched).fold(0, |count, one| {
         one.look(None);
+        work::count(1);
         count + usize::from(!one.found.is_empty())
     })
 }
@@ -70,6 +72,7 @@ pub(super) fn wait_for<W: Watch>(watched: &mut [W], deadline_ns: Option<u64>) ->
     for one in watched.iter_mut().map(Watch::watched) {
         table.set_events(one.events);
         one.look(Some(&mut table));
+        work::count(2);
     }
     if table.is_short() {
         return Err(Errno::ENOMEM);

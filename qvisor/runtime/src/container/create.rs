@@ -150,6 +150,7 @@ fn sandbox_plan(
         boot: BootSpec {
             idle_timeout: wishes.idle_timeout,
             idle_ignores: wishes.ignored(),
+            timers: wishes.timers.unwrap_or_default(),
             awake_at_most: wishes.awake_at_most.unwrap_or(AWAKE_AT_MOST),
             outbound_sleeps: wishes.outbound == Some(Outbound::Sleep),
             ..container.boot.clone()

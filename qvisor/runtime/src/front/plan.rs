@@ -46,6 +46,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         make_cwd,
         idle_timeout: wishes.idle_timeout,
         idle_ignores: wishes.ignored(),
+        timers: wishes.timers.unwrap_or_default(),
         awake_at_most: wishes.awake_at_most.unwrap_or(AWAKE_AT_MOST),
         outbound_sleeps: wishes.outbound == Some(Outbound::Sleep),
         args: options.command.into_iter().map(OsString::into_vec).collect(),

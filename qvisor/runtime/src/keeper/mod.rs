@@ -112,7 +112,7 @@ impl Keeper {
         let container = &self.bundle.container;
         // That of the pod, which the container's own has been found to be; and its names and IPC.
         process::enter_namespaces_of(self.vmm.as_fd()).map_err(VmmError::PodSocket)?;
-        jail::begin_apart()?;
+        jail::begin_apart(container.propagation())?;
         sysctl::write(&container.sysctls)?;
         set_oom_score(container.oom_score_adj)?;
         if let Some(score) = container.oom_score_adj {
@@ -167,7 +167,8 @@ impl Keeper {
         if views.len() > VIEWS_MAX {
             return Err(VmmError::TooManyViews { count: views.len(), most: VIEWS_MAX });
         }
-        let shown: Vec<BorrowedFd<'_>> = views.iter().map(|view| view.fd.as_fd()).collect();
+        let shown: Vec<_> =
+            views.iter().map(|view| (view.fd.as_fd(), files::propagation_of(view, container))).collect();
         pod_place::show(self.vmm.as_fd(), &self.place, &shown).map_err(VmmError::PodPlace)?;
         Ok((views, boot))
     }

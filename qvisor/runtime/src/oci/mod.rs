@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{Hooks, LinuxResources, Process, Spec};
 use vmm::boot::BootSpec;
 use vmm::ids::IdMaps;
+use vmm::jail::Propagation;
 use vmm::mounts as mounts_of_host;
 
 use crate::resources::Resources;
@@ -76,6 +77,18 @@ pub struct Container {
     pub boot: BootSpec,
     /// A sentence for each setting that was accepted without effect.
     pub remarks: Vec<String>,
+}
+
+impl Container {
+    /// Whether the sandbox's own mounts follow the host's: a volume that is to do so has to be copied from one that does.
+    #[must_use]
+    pub fn propagation(&self) -> Propagation {
+        if self.mounts.iter().any(|mount| mount.follows_host) {
+            Propagation::Slave
+        } else {
+            Propagation::Private
+        }
+    }
 }
 
 /// Reads and checks the bundle in `dir`.

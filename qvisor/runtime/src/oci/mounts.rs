@@ -46,6 +46,8 @@ pub struct MountPlan {
     pub source: Source,
     /// `MOUNT_READ_ONLY` ….
     pub flags: u32,
+    /// `MOUNT_READ_ONLY` counts for what is mounted below the source as well.
+    pub read_only_below: bool,
     /// Mounts that the host makes below the source later are seen.
     pub follows_host: bool,
     /// How ids on disk are shown.
@@ -77,6 +79,7 @@ pub(super) fn plan(spec: &Spec, bundle: &Path) -> Result<Vec<MountPlan>> {
                 path: "/dev".into(),
                 source,
                 flags: MOUNT_NO_SUID,
+                read_only_below: false,
                 follows_host: false,
                 id_maps: None,
             },
@@ -108,11 +111,9 @@ fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
         let name = mount.source().as_ref().map_or(kind.into(), |source| source.display().to_string());
         let kind = match kind {
             _ if is_dev => "devtmpfs",
-            // Whatever the host has: the sandbox shows its own group, in version 2, and nothing there can be changed.
-            "cgroup" | "cgroup2" => {
-                flags |= MOUNT_READ_ONLY;
-                "cgroup2"
-            }
+            // Whatever the host has: the sandbox shows the container's own group, in version 2. Groups can be made below it unless the
+            // mount is read only.
+            "cgroup" => "cgroup2",
             kind => kind,
         };
         Source::Virtual { kind: kind.into(), name, options: settings.join(",") }
@@ -128,7 +129,8 @@ fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
         )));
     }
     let follows_host = is_bind && options.iter().rev().find_map(|option| follows(option)).unwrap_or(false);
-    Ok(MountPlan { path, source, flags, follows_host, id_maps })
+    let read_only_below = flags & MOUNT_READ_ONLY != 0 && options.iter().any(|option| option == "rro");
+    Ok(MountPlan { path, source, flags, read_only_below, follows_host, id_maps })
 }
 
 /// The options of mounts that bundles may have.

@@ -16,7 +16,7 @@ use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
 use crate::platform::PlatformChoice;
-use crate::units::{parse_size, parse_time};
+use crate::units::{parse_size, parse_time, parse_timers};
 pub use node::{NodeConfig, NodeConfigError};
 pub use widening::Widening;
 
@@ -159,6 +159,10 @@ impl Asked {
             "exec-probe" => {
                 let known = [("wake", ExecProbe::Wake), ("asleep-is-alive", ExecProbe::AsleepIsAlive)];
                 self.hibernation.exec_probe = Some(one_of(value, &known)?);
+            }
+            "timers" => {
+                let why = |error: String| SetError::Value(format!("no way to treat timers: {error}"));
+                self.hibernation.timers = Some(parse_timers(value).map_err(why)?);
             }
             "reap" => {
                 let why = || SetError::Value("neither on, off nor stream".into());

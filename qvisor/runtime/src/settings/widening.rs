@@ -32,6 +32,7 @@ pub(super) const NAMES: &[&str] = &[
     "awake-at-most",
     "outbound",
     "exec-probe",
+    "timers",
     "encrypt",
 ];
 
@@ -83,6 +84,10 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
         (
             "exec-probe",
             asks.exec_probe == Some(ExecProbe::Wake) && gives.exec_probe == Some(ExecProbe::AsleepIsAlive),
+        ),
+        (
+            "timers",
+            matches!((asks.timers, gives.timers), (Some(asks), Some(gives)) if asks.wakes_more_than(gives)),
         ),
     ];
     match widened.iter().find(|(name, is_wider)| *is_wider && !node.allows(name)) {

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use vmm::hibernate::micros;
+use vmm::hibernate::{TimerWake, micros};
 use vmm::process;
 
 use super::containers::ContainerId;
@@ -28,6 +28,9 @@ pub(super) struct Transition<'a> {
     /// The kind of request, when the cause is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<&'static str>,
+    /// The timer that is the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timer: Option<&'a TimerWake>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub figures: Option<&'a Figures>,
     /// Why a hibernation failed; then `from` and `to` are the same.
@@ -47,6 +50,7 @@ impl Transition<'_> {
             to,
             cause: cause.map(Cause::name),
             request,
+            timer: None,
             figures: None,
             error: None,
         }

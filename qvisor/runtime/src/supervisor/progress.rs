@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vmm::hibernate::stats::Cycles;
-use vmm::hibernate::{Hibernated, Packed, Woken, micros};
+use vmm::hibernate::{Hibernated, Packed, TimerWake, Woken, micros};
 use vmm::leash::Leash;
 
 use super::containers::{ContainerId, Containers, Rest};
 use super::journal::{Readers, Transition, now_us};
-use super::stage::Stage;
-use super::state_machine::{Machine, Place, Rise};
+use super::stage::{Cause, Stage, TIMER};
+use super::state_machine::{Machine, Rise};
 use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::reasons::{KeptAwake, Reasons, Who, WokenBy};
@@ -52,6 +52,8 @@ pub(super) struct Progress {
     /// Figures of the last wake.
     pub woken: Woken,
     pub cycles: Cycles,
+    /// The timer that wakes it, before the wake is told.
+    pub timer: Option<TimerWake>,
     /// Why the last hibernation failed, if it did.
     pub failure: Option<String>,
     /// The front end may go.
@@ -85,6 +87,7 @@ impl Progress {
             machine: Machine::default(),
             woken: Woken::default(),
             cycles: Cycles::default(),
+            timer: None,
             failure: None,
             released: false,
             ending: false,
@@ -121,8 +124,7 @@ impl Progress {
             Stage::Creating => Status::Creating,
             Stage::Ended => Status::Stopped,
             _ if container.rest != Rest::No => Status::Paused,
-            _ if self.machine.is_held() && self.machine.is_down() => Status::Paused,
-            _ if self.machine.place() == Place::Paused && self.machine.fall().is_none() => Status::Paused,
+            _ if self.machine.is_at_rest_by_order() => Status::Paused,
             Stage::Created => Status::Created,
             Stage::Starting | Stage::Running => Status::Running,
         }
@@ -176,7 +178,10 @@ impl Progress {
             who: self.visitor.take().unwrap_or_default(),
         });
         let figures = Figures::Woken(self.woken.clone());
-        self.readers.tell(&Transition { figures: Some(&figures), ..transition });
+        let timer = self.timer.take().filter(|_| rise.cause == Cause::Request(TIMER));
+        let timer_of = timer.as_ref();
+        self.readers.tell(&Transition { figures: Some(&figures), timer: timer_of, ..transition });
+        timer.into_iter().for_each(|timer| self.cycles.woken_by_timer(timer));
     }
 
     /// The kernel says what keeps it awake, if anything does. Those who read events hear of each kind once.

@@ -11,11 +11,12 @@ use vmm::boot::{BootSpec, Mount, Stream};
 use vmm::broker;
 use vmm::directory::Directory;
 use vmm::errno::Errno;
+use vmm::exec_relay::VIEWS_MAX;
 use vmm::hostcall::host_io::HostIo;
 use vmm::ids::IdMaps;
 use vmm::jail::landlock::Use;
-use vmm::jail::{self, IdMap, UserNamespace, Users};
-use vmm::mounts::{self, MountError, View, Volume};
+use vmm::jail::{self, IdMap, Propagation, UserNamespace, Users};
+use vmm::mounts::{self, MountBelow, MountError, View, Volume};
 use vmm::process;
 use vmm::sys;
 
@@ -67,8 +68,13 @@ pub(super) fn prepare(
         add_home(&mut boot, &Accounts::read(&root.fd));
     }
     let following = following(plan, &tree)?;
+    let is_named = |view: &View| match &plan.tree {
+        Tree::CopyOnWrite { .. } => true,
+        // A mount below a volume is none that was asked for by name.
+        Tree::Bundle(bundle) => bundle.container.mounts.iter().any(|mount| mount.path == view.path),
+    };
     let volumes = tree.iter().filter_map(|piece| match piece {
-        Piece::Host(view, ..) if view.is_volume => broker::mount_of_root(view.fd.as_fd()),
+        Piece::Host(view, ..) if view.is_volume && is_named(view) => broker::mount_of_root(view.fd.as_fd()),
         _ => None,
     });
     let volumes = volumes.collect();
@@ -155,6 +161,7 @@ fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmEr
     let files = io.files();
     let lower = view.lower.map(|fd| files.adopt_read_only_mount(fd)).transpose().map_err(VmmError::HostIo)?;
     let handle = match io.quota() {
+        _ if view.is_volume => files.adopt_volume(view.fd, view.read_only),
         _ if view.read_only => files.adopt_read_only_mount(view.fd),
         // Changes to a view that others share are not charged to the sandbox's layer.
         Some(quota) if !view.shared => files.adopt_counted_mount(view.fd, quota),
@@ -211,6 +218,9 @@ pub(crate) fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Pi
     let fd = mounts::open_tree(&container.root, read_only, true, id_map)?;
     let root = View { fd, path: "/".into(), read_only, shared: true, is_volume: false, lower: None };
     let mut pieces = vec![Piece::Host(root, "dormouse", 0)];
+    let of_host = container.mounts.iter().filter(|plan| matches!(plan.source, Source::Host { .. })).count();
+    // Mounts below read-only ones that may be shown as mounts of their own.
+    let mut more = VIEWS_MAX.saturating_sub(1 + of_host);
     for plan in &container.mounts {
         // What is mounted last of those that lie deepest has the place. In a file system of the kernel's own the kernel
         // makes it.
@@ -228,9 +238,28 @@ pub(crate) fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Pi
                 let map = own_map.as_ref().map(|namespace| IdMap { namespace: namespace.as_fd() });
                 let fd = mounts::open_tree(path, read_only, *recursive, map.or(id_map))?;
                 make_target(views, &plan.path, is_directory(fd.as_fd()), owner);
-                let path = plan.path.clone();
-                let view = View { fd, path, read_only, shared: true, is_volume: true, lower: None };
+                let view = View {
+                    fd,
+                    path: plan.path.clone(),
+                    read_only,
+                    shared: true,
+                    is_volume: true,
+                    lower: None,
+                };
                 pieces.push(Piece::Host(view, "bind", plan.flags));
+                let below = writable_below(plan);
+                if below.len() <= more {
+                    more -= below.len();
+                    let flags = plan.flags & !MOUNT_READ_ONLY;
+                    for mount in below {
+                        // One that has gone, or cannot be copied, stays what it is in the view above: read-only.
+                        let Ok(fd) = mounts::open_mount_below(path, &mount, map.or(id_map)) else { continue };
+                        let path = plan.path.join(&mount.path);
+                        let view =
+                            View { fd, path, read_only: false, shared: true, is_volume: true, lower: None };
+                        pieces.push(Piece::Host(view, "bind", flags));
+                    }
+                }
             }
             Source::Virtual { kind, name, options } => {
                 make_target(views, &plan.path, true, owner);
@@ -243,19 +272,35 @@ pub(crate) fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Pi
     Ok(pieces)
 }
 
+/// The mounts below a read-only one that are not read-only themselves: as with runc, `ro` counts for the mount alone and `rro` for
+/// those below as well. Where there are too many, or where mounts come and go with the host's, all below is read-only.
+fn writable_below(plan: &MountPlan) -> Vec<MountBelow> {
+    let Source::Host { path, recursive: true } = &plan.source else { return Vec::new() };
+    if plan.flags & MOUNT_READ_ONLY == 0 || plan.read_only_below || plan.follows_host {
+        return Vec::new();
+    }
+    let mut below = mounts::mounts_below(path);
+    below.retain(|mount| !mount.read_only);
+    below
+}
+
 /// The directories among the mounts that are to show mounts which the host makes later.
 fn following(plan: &Plan, tree: &[Piece]) -> Result<Vec<OwnedFd>, VmmError> {
     let Tree::Bundle(bundle) = &plan.tree else { return Ok(Vec::new()) };
-    let follows = |view: &View| {
-        let mounts = &bundle.container.mounts;
-        let found = mounts.iter().rev().find(|mount| mount.path == view.path);
-        found.is_some_and(|mount| mount.follows_host) && is_directory(view.fd.as_fd())
-    };
     let trees = tree.iter().filter_map(|piece| match piece {
-        Piece::Host(view, ..) if follows(view) => Some(view.fd.try_clone().map_err(VmmError::Prepare)),
+        Piece::Host(view, ..) if propagation_of(view, &bundle.container) == Propagation::Slave => {
+            Some(view.fd.try_clone().map_err(VmmError::Prepare))
+        }
         _ => None,
     });
     trees.collect()
+}
+
+/// Whether a container's view shows mounts that the host makes below its source later.
+pub(crate) fn propagation_of(view: &View, container: &Container) -> Propagation {
+    let found = container.mounts.iter().rev().find(|mount| mount.path == view.path);
+    let follows = found.is_some_and(|mount| mount.follows_host) && is_directory(view.fd.as_fd());
+    if follows { Propagation::Slave } else { Propagation::Private }
 }
 
 /// The user namespace of a mount whose ids the bundle maps.

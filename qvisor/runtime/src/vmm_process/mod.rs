@@ -6,12 +6,13 @@ pub mod plan;
 pub(crate) mod sysctl;
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
-use abi::boot::Platform;
+use abi::boot::{NET_TABLES, Platform};
 use abi::hostcall::{EVENT_SIGNAL, REPORT_RUNNING};
 use vmm::boot::BootSpec;
 use vmm::broker::Broker;
@@ -25,6 +26,7 @@ use vmm::ids::IdMaps;
 use vmm::image::ImageFile;
 use vmm::jail::{self, Propagation, Users, landlock, mitigations};
 use vmm::leash::Leash;
+use vmm::net::Network;
 use vmm::platform::kvm;
 use vmm::platform::machine::PlatformError;
 use vmm::sandbox::{Sandbox, SandboxConfig, SandboxError};
@@ -144,11 +146,23 @@ fn id_maps(plan: &Plan) -> Option<&IdMaps> {
 /// What becomes of mounts that the host makes later.
 fn propagation(plan: &Plan) -> Propagation {
     match &plan.tree {
-        Tree::Bundle(bundle) if bundle.container.mounts.iter().any(|mount| mount.follows_host) => {
-            Propagation::Slave
-        }
-        _ => Propagation::Private,
+        Tree::Bundle(bundle) => bundle.container.propagation(),
+        Tree::CopyOnWrite { .. } => Propagation::Private,
     }
+}
+
+/// Opens the tables of the sockets in a container's network, which the programs of a network see, whosesoever the sockets are.
+/// In one of the sandbox's own there are no others. A command's sandbox gets none: it is in the caller's network unless told
+/// otherwise, and sees its own sockets alone.
+fn net_tables(plan: &Plan, io: &HostIo) -> Result<Vec<(&'static str, u32)>, VmmError> {
+    if plan.network == Network::None || matches!(plan.tree, Tree::CopyOnWrite { .. }) {
+        return Ok(Vec::new());
+    }
+    // Best effort: without IPv6 there is no table of it.
+    let open = |name| Some((name, File::open(format!("/proc/self/net/{name}")).ok()?));
+    let opened = NET_TABLES.into_iter().filter_map(open);
+    let adopt = |(name, file): (_, File)| Ok((name, io.files().adopt_text(file.into())?));
+    opened.map(adopt).collect::<Result<_, _>>().map_err(VmmError::HostIo)
 }
 
 /// Makes the sandbox and runs it. Returns when it could not be made.
@@ -193,6 +207,7 @@ fn run(
         Tree::CopyOnWrite { .. } => &[],
     };
     boot.sysctls = sysctl::read(&plan.network, network_owner, asked);
+    boot.net_tables = net_tables(plan, &io)?;
     if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
         let state = OciState { pid: leash.pid(), ..bundle.state.clone() };
         hooks::run("createContainer", bundle.container.hooks.create_container().as_deref(), &state)?;

@@ -16,6 +16,7 @@ use swap::{Engine, Home, Packing, SwapFileError, SwapHome};
 
 use super::ignored::Ignored;
 use super::injection;
+use super::timers::Timers;
 
 /// The default directory of swap files.
 pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
@@ -99,6 +100,7 @@ pub struct Wishes {
     pub awake_at_most: Option<Duration>,
     pub outbound: Option<Outbound>,
     pub exec_probe: Option<ExecProbe>,
+    pub timers: Option<Timers>,
 }
 
 /// What becomes of a sandbox whose idle time is over while a task waits, with a time-out, for the answer to what it asked.
@@ -130,6 +132,7 @@ impl Wishes {
             awake_at_most: self.awake_at_most.or(other.awake_at_most),
             outbound: self.outbound.or(other.outbound),
             exec_probe: self.exec_probe.or(other.exec_probe),
+            timers: self.timers.or(other.timers),
         }
     }
 }

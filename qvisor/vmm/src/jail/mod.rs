@@ -37,11 +37,11 @@ pub use self::users::{
     IdMap, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, namespace_of_mounts, own_id, proc_directory,
 };
 
-/// For a process that stands for a container beside a VMM: mounts of its own, which nobody else sees. Only before any thread
-/// is started.
-pub fn begin_apart() -> Result<(), JailError> {
+/// For a process that stands for a container beside a VMM: mounts of its own, which nobody else sees, and which see mounts of
+/// the host that are made later if asked to. Only before any thread is started.
+pub fn begin_apart(propagation: Propagation) -> Result<(), JailError> {
     users::leave_mounts()?;
-    root::set_propagation(Propagation::Private)
+    root::set_propagation(propagation)
 }
 
 /// The same later: an empty root takes the host's place, for it and its children, and its user is one that nobody else is.

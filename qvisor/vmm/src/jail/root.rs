@@ -34,12 +34,18 @@ pub(super) fn set_propagation(propagation: Propagation) -> Result<(), JailError>
     }
 }
 
+impl Propagation {
+    /// `MS_PRIVATE` or `MS_SLAVE`.
+    pub(crate) fn flag(self) -> u64 {
+        match self {
+            Self::Private => libc::MS_PRIVATE,
+            Self::Slave => libc::MS_SLAVE,
+        }
+    }
+}
+
 fn propagate(propagation: Propagation) -> Result<(), JailError> {
-    let flag = match propagation {
-        Propagation::Private => libc::MS_PRIVATE,
-        Propagation::Slave => libc::MS_SLAVE,
-    };
-    mount(PRIVATE, c"none", c"/", None, libc::MS_REC | flag, None)
+    mount(PRIVATE, c"none", c"/", None, libc::MS_REC | propagation.flag(), None)
 }
 
 /// Moves this process to the root of its mount namespace, if a chroot has it elsewhere. Only with a single thread.
