@@ -406,7 +406,7 @@ fn execd_processes() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "built\n");
     assert_eq!(hibernations(&place), before);
     // One that waits for its input sleeps, and goes on.
-    let mut shell = place.command(&["exec", "-i", "s", "sh"]);
+    let mut shell = place.command(&["exec", "s", "sh"]);
     let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     for _ in 0..2 {
         writeln!(shell.stdin.as_mut().unwrap(), "echo heard").unwrap();
