@@ -351,7 +351,7 @@ mod tests {
 
     fn open_node(entry: &'static Entry<Test>) -> Arc<File> {
         let node = Node::new(Test, entry, Place::ROOT);
-        File::new(node.open(OpenFlags::RDONLY).unwrap(), OpenFlags::RDONLY, None)
+        File::new(node.open(OpenFlags::RDWR).unwrap(), OpenFlags::RDWR, None)
     }
     static ROOT: Entry<Test> = Entry::dynamic("", TABLE, &Even);
 
