@@ -151,7 +151,7 @@ impl Out {
     /// An entry of a list begins, whose length programs choose: others go on now and then. `ENOMEM`: what was made so far did not fit
     /// any more, so that nothing that follows would either; `EINTR`: the task is to end. The caller may sleep.
     pub fn entry(&mut self) -> Result<()> {
-        let bytes = self.bytes.len() - self.counted;
+        let bytes = self.bytes.len().saturating_sub(self.counted);
         self.counted = self.bytes.len();
         work::count_or_end(u32::try_from(1 + bytes / work::BYTES_A_UNIT).unwrap_or(u32::MAX))?;
         self.check()

@@ -128,7 +128,9 @@ static void instructions(void)
     FAULTS(SIGILL, ILL_ILLOPN, 6, 0, asm volatile("ud2"));
     FAULTS(SIGTRAP, SI_KERNEL, 3, 0, asm volatile("int3"));
     FAULTS(SIGSEGV, SI_KERNEL, PROTECTION, 0, asm volatile("hlt"));
-    FAULTS(SIGSEGV, SI_KERNEL, PROTECTION, 5 * 8 + 2, asm volatile("int $5"));
+    FAULTS(SIGSEGV, SI_KERNEL, PROTECTION, error, asm volatile("int $5"));
+    /* QEMU's emulation takes the size of an entry for what it is multiplied by. */
+    CHECK(error == 5 * 8 + 2 || error == 5 * 16 + 2);
     FAULTS(SIGTRAP, TRAP_TRACE, 1, 0,
            asm volatile("pushf; orl $0x100, (%%rsp); popf; nop; nop" ::: "memory", "cc"));
 }

@@ -517,7 +517,9 @@ impl FileOps for Epoll {
         if let Some(table) = table {
             table.add(&self.ready.pollers);
         }
-        if !self.ready.is_empty() && self.any_ready() { PollEvents::READABLE } else { PollEvents::empty() }
+        // Who takes events lets others go on with items in hand that stay ready, and holds the set meanwhile.
+        let is_empty = self.items.try_lock().is_some_and(|_items| self.ready.is_empty());
+        if !is_empty && self.any_ready() { PollEvents::READABLE } else { PollEvents::empty() }
     }
 
     fn can_be_spliced(&self) -> bool {

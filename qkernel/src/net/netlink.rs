@@ -413,6 +413,7 @@ mod tests {
         assert_eq!(refusal.len(), 16 + 4 + 40);
         assert_eq!(i32::from_ne_bytes(*refusal[16..].first_chunk().unwrap()), -1);
         assert_eq!(socket.verdict(&about, None, 9).len(), 16 + 4 + 16);
-        assert!(NetlinkSocket::new(SOCK_RAW, 15).is_err());
+        // `NETLINK_GENERIC`.
+        assert!(NetlinkSocket::new(SOCK_RAW, 16).is_err());
     }
 }

@@ -8,7 +8,7 @@ mod sockets;
 #[cfg(feature = "harness")]
 pub use collect::collect_with;
 pub use collect::{collect_all, collect_if_due, collect_in_need, collect_on_exit};
-pub use sockets::{after_close, is_looked_for};
+pub use sockets::{after_close, is_looked_for, register};
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -21,6 +21,25 @@ use machine::sync::{Rank, SpinLock};
 
 /// Kernel memory that a file in a message takes besides itself.
 const FILE_BYTES: usize = 128;
+
+/// A queue of messages, as the collector sees it.
+pub trait Queue {
+    /// The number that the next message will have. Each has one that no other has had.
+    fn next_message(&self) -> u64;
+    /// Shows the files of some messages from the one with this number on; returns the number to go on from.
+    fn each_message(&self, from: u64, each: &mut dyn FnMut(&mut Rights)) -> u64;
+}
+
+/// A socket whose messages may have files.
+pub trait Carrier {
+    /// Where its messages lie; `None`: it has none yet, or any more.
+    fn queue(&self) -> Option<Arc<dyn Queue>>;
+    /// That of the connection with this number, or else of the first one after it, that waits for `accept(2)`, with the number to go
+    /// on from.
+    fn waiting_queue(&self, from: u64) -> Option<(u64, Option<Arc<dyn Queue>>)>;
+    /// The number that the next connection will have which waits for `accept(2)`.
+    fn next_waiting(&self) -> u64;
+}
 
 /// How many files each user of a container has in messages. A container's end takes it along: users of the same number in another
 /// container, or in one that comes later, have nothing to do with them.
@@ -116,8 +135,10 @@ impl Rights {
 
     /// The files, of a message that stays in its locked queue (`MSG_PEEK`).
     pub fn copy(&self) -> Vec<Arc<File>> {
-        sockets::touch(&self.files);
-        self.files.clone()
+        let files = self.files.clone();
+        // Once the references are there: a pass that chose a socket before them sees the touch, one that comes later the references.
+        sockets::touch(&files);
+        files
     }
 
     /// The files, for a look at them.

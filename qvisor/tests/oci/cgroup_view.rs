@@ -217,7 +217,7 @@ fn containers_of_a_pod_have_groups_of_their_own() {
         let [one, two] = [further(), further()];
         exec(
             &one,
-            "cd /sys/fs/cgroup && mkdir a && echo 1 >a/cgroup.procs && echo +memory >cgroup.subtree_control",
+            "cd /sys/fs/cgroup && mkdir a && echo 1 >a/cgroup.procs && echo $$ >a/cgroup.procs && echo +memory >cgroup.subtree_control",
         );
         assert_eq!(
             exec(&one, "cat /proc/1/cgroup /sys/fs/cgroup/cgroup.stat"),

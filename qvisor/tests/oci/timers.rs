@@ -52,13 +52,13 @@ fn no_timer_wakes_one_that_is_paused_and_what_was_due_comes_when_it_is_resumed()
         dormouse(|world| {
             let world = begin(world, &json!({"dev.dormouse.timers": "wake:1s", "dev.dormouse.pause": pause}));
             world.ok(&["pause", &world.id]);
-            let said = world.output();
+            let said = world.read("out");
             let wakes = timer_wakes(world);
             sleep(A_WHILE);
             assert_eq!((world.status(), timer_wakes(world)), ("paused".into(), wakes), "{pause}");
-            assert_eq!(world.output(), said, "{pause}");
+            assert_eq!(world.read("out"), said, "{pause}");
             world.ok(&["resume", &world.id]);
-            wait_for(|| world.output().len() > said.len(), || format!("{pause}: its timer is lost"));
+            wait_for(|| world.read("out").len() > said.len(), || format!("{pause}: its timer is lost"));
             world.ok(&["delete", "--force", &world.id]);
         });
     }

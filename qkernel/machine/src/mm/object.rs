@@ -546,8 +546,8 @@ impl PageStore {
         while let Some(start) = self.next_page(from).filter(|start| *start < last) {
             from = start.saturating_add(FREED_AT_ONCE).min(last);
             let freed = take_out(&mut self.pages.lock(), start, from);
-            work::count(FREED_UNITS);
             self.free(freed, start, from);
+            work::count(FREED_UNITS);
         }
     }
 

@@ -143,6 +143,8 @@ pub struct SchedState {
     set_times: set_times::SetTimes,
     /// How its waits look from outside.
     pub waiting: Waiting,
+    /// Attempts to wake it.
+    wakes: AtomicU32,
     /// Set when the task should look at its signals before it sleeps or runs user code.
     attention: AtomicBool,
     /// It may have memory beyond the limits.
@@ -204,6 +206,7 @@ impl SchedState {
             writes: Transfers::new(),
             set_times: set_times::SetTimes::default(),
             waiting: Waiting::new(),
+            wakes: AtomicU32::new(0),
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
             owner: AtomicU8::new(owner::current().number()),
@@ -470,6 +473,8 @@ fn mirror(queue: &RunQueue<Runnable>) {
 
 fn wake_from(task: &Runnable, from: u8, place: Place) -> bool {
     let state = &task.sched().state;
+    // Before the look at its state: see `sleep_until`.
+    task.sched().wakes.fetch_add(1, Ordering::SeqCst);
     if state.load(Ordering::SeqCst) != from {
         return false;
     }
@@ -550,6 +555,7 @@ pub fn sleep_until<R>(
         // `ready` may sleep itself, on a mutex, after the task was woken and queued: out of the queue first, or the task
         // would stand in it while it runs. The outer sleep then finds itself running, and asks `ready` once more.
         settle(&task);
+        let wakes = task.sched().wakes.load(Ordering::SeqCst);
         task.sched().state.store(state, Ordering::SeqCst);
         if let Some(value) = ready() {
             break Ok(Some(value));
@@ -566,6 +572,14 @@ pub fn sleep_until<R>(
         if let Some(deadline) = deadline_ns.filter(|_| told.is_none() && kind == Sleep::Interruptible) {
             task.begin_timed_wait(deadline);
             told = Some(deadline);
+        }
+        // `ready` may have let others go on, and been settled for that. Who tried to wake the task since then found it running, and
+        // counted first; who tries from now on finds it asleep.
+        if task.sched().state.load(Ordering::SeqCst) == RUNNING {
+            task.sched().state.store(state, Ordering::SeqCst);
+            if task.sched().wakes.load(Ordering::SeqCst) != wakes {
+                continue;
+            }
         }
         schedule(Place::Kernel);
         drop(alarm);

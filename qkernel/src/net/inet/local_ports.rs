@@ -3,12 +3,13 @@
 
 use alloc::vec::Vec;
 
-use crate::net::inet::{IPPROTO_TCP, IPPROTO_UDP, InetSocket};
-use crate::net::{AF_INET, SOL_SOCKET, settings};
+use crate::net::settings;
 use machine::errno::{Errno, Result};
+use machine::host::Handle;
 use machine::sched;
 use machine::socket as hs;
 
+const SOL_SOCKET: u32 = 1;
 const SO_REUSEADDR: u32 = 2;
 const SO_REUSEPORT: u32 = 15;
 /// Bytes of `struct sockaddr_in` and `sockaddr_in6`.
@@ -31,24 +32,32 @@ fn all_from(low: u16, high: u16, start: u32) -> impl Iterator<Item = u16> {
     })
 }
 
-impl InetSocket {
+/// A socket that may want a port.
+pub(super) struct Unbound<'a> {
+    pub handle: &'a Handle,
+    pub family: u16,
+    /// Its addresses are those of IPv4, not IPv6.
+    pub is_ipv4: bool,
+    /// Its protocol has ports.
+    pub has_ports: bool,
+}
+
+impl Unbound<'_> {
     /// Binds to an address; where it has no port, to one of the range.
     pub(super) fn bind_to(&self, address: &[u8]) -> Result<()> {
-        let has_ports = matches!(self.protocol, IPPROTO_TCP | IPPROTO_UDP);
-        match settings::local_ports().filter(|_| has_ports && port_of(address) == 0) {
+        match settings::local_ports().filter(|_| self.has_ports && port_of(address) == 0) {
             Some(range) if address.len() >= IPV4_BYTES => self.bind_to_any_of(address, range),
-            _ => hs::bind(&self.handle, address),
+            _ => hs::bind(self.handle, address),
         }
     }
 
     /// Gives a socket that has no port, and is about to be used, one of the range.
-    pub(super) fn bind_unbound(&self) -> Result<()> {
-        let has_ports = matches!(self.protocol, IPPROTO_TCP | IPPROTO_UDP);
-        let Some(range) = settings::local_ports().filter(|_| has_ports) else { return Ok(()) };
-        if port_of(&hs::name(&self.handle, false)?) != 0 {
+    pub(super) fn bind(&self) -> Result<()> {
+        let Some(range) = settings::local_ports().filter(|_| self.has_ports) else { return Ok(()) };
+        if port_of(&hs::name(self.handle, false)?) != 0 {
             return Ok(());
         }
-        let mut address = alloc::vec![0; if self.family == AF_INET { IPV4_BYTES } else { IPV6_BYTES }];
+        let mut address = alloc::vec![0; if self.is_ipv4 { IPV4_BYTES } else { IPV6_BYTES }];
         address[..2].copy_from_slice(&self.family.to_ne_bytes());
         self.bind_to_any_of(&address, range)
     }
@@ -57,15 +66,15 @@ impl InetSocket {
     fn bind_to_any_of(&self, address: &[u8], range: (u16, u16)) -> Result<()> {
         let mut shares: Vec<(u32, Vec<u8>)> = Vec::new();
         for name in [SO_REUSEADDR, SO_REUSEPORT] {
-            let value = hs::option(&self.handle, SOL_SOCKET, name, size_of::<i32>())?;
+            let value = hs::option(self.handle, SOL_SOCKET, name, size_of::<i32>())?;
             if value.iter().any(|byte| *byte != 0) {
-                hs::set_option(&self.handle, SOL_SOCKET, name, &0_i32.to_ne_bytes())?;
+                hs::set_option(self.handle, SOL_SOCKET, name, &0_i32.to_ne_bytes())?;
                 shares.push((name, value));
             }
         }
         let result = self.try_ports(address, range);
         for (name, value) in shares {
-            hs::set_option(&self.handle, SOL_SOCKET, name, &value)?;
+            hs::set_option(self.handle, SOL_SOCKET, name, &value)?;
         }
         result
     }
@@ -76,7 +85,7 @@ impl InetSocket {
         let mut address = address.to_vec();
         for port in all_from(low, high, u32::from_ne_bytes(start)) {
             address[PORT].copy_from_slice(&port.to_be_bytes());
-            match hs::bind(&self.handle, &address) {
+            match hs::bind(self.handle, &address) {
                 Err(Errno::EADDRINUSE) => sched::go_on()?,
                 result => return result,
             }

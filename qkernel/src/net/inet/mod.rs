@@ -22,6 +22,7 @@ use crate::fs::readiness::{Direction, Moment, Readiness};
 use crate::net::ancillary::PeerCreds;
 use crate::net::filter::Filter;
 use crate::net::inbox::{ReceiveHow, Received};
+use crate::net::inet::local_ports::Unbound;
 use crate::net::inet::zero_copy::ZeroCopy;
 use crate::net::options::Options;
 use crate::net::route;
@@ -121,6 +122,15 @@ pub fn protocol_name(family: u16, protocol: u32) -> &'static [u8] {
 }
 
 impl InetSocket {
+    fn unbound(&self) -> Unbound<'_> {
+        Unbound {
+            handle: &self.handle,
+            family: self.family,
+            is_ipv4: self.family == AF_INET,
+            has_ports: matches!(self.protocol, IPPROTO_TCP | IPPROTO_UDP),
+        }
+    }
+
     /// An unconnected socket.
     pub fn new(family: u16, kind: u32, protocol: u32) -> Result<Arc<Self>> {
         let protocol = protocol_of(family, kind, protocol)?;
@@ -410,13 +420,13 @@ impl Socket for InetSocket {
 
     fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
         check_port(cx, addr)?;
-        self.bind_to(addr)
+        self.unbound().bind_to(addr)
     }
 
     fn listen(&self, _cx: &CallerCtx<'_>, backlog: usize) -> Result<()> {
         // Who comes shows when a connection is accepted.
         self.readiness.count(!visits::are_told_apart());
-        self.bind_unbound()?;
+        self.unbound().bind()?;
         hs::listen(&self.handle, backlog).inspect_err(|_| self.readiness.count(self.is_stream()))?;
         self.listening.store(true, Ordering::Relaxed);
         self.note_port();
@@ -469,7 +479,7 @@ impl Socket for InetSocket {
         if address.first_chunk() != Some(&unspec) {
             let none_left =
                 |error: Errno| if error == Errno::EADDRINUSE { Errno::EADDRNOTAVAIL } else { error };
-            self.bind_unbound().map_err(none_left)?;
+            self.unbound().bind().map_err(none_left)?;
         }
         // The cached readiness is that of the unconnected socket; an event while the call runs is kept in the
         // generation.
@@ -511,7 +521,7 @@ impl Socket for InetSocket {
             return Err(Errno::EAGAIN);
         }
         if message.to.is_some() && !self.is_stream() {
-            self.bind_unbound()?;
+            self.unbound().bind()?;
         }
         let flags = message.flags & HOST_SEND;
         match self.send_all(buf, message, flags.bits()) {

@@ -23,9 +23,8 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::fs::file::File;
-use crate::net::inbox::Inbox;
 use crate::net::passing::sockets::{self, DUE, TABLE, Table};
-use crate::net::passing::{Rights, let_others_go_on};
+use crate::net::passing::{Queue, Rights, let_others_go_on};
 use machine::errno::Result;
 use machine::sched;
 use machine::sync::{Mutex, Rank};
@@ -173,15 +172,15 @@ fn each_candidate(pace: Pace, mut work: impl FnMut(&Arc<File>) -> Result<()>) ->
 }
 
 /// The queues that end with a socket: its own, and those of connections that wait in it, one at a time.
-fn each_inbox(file: &File, mut work: impl FnMut(&Inbox) -> Result<()>) -> Result<()> {
-    let Some(socket) = sockets::unix(file) else { return Ok(()) };
-    if let Some(inbox) = socket.inbox() {
-        work(&inbox)?;
+fn each_queue(file: &File, mut work: impl FnMut(&dyn Queue) -> Result<()>) -> Result<()> {
+    let Some(socket) = sockets::carrier(file) else { return Ok(()) };
+    if let Some(queue) = socket.queue() {
+        work(&*queue)?;
     }
     let (mut at, end) = (0, socket.next_waiting());
-    while let Some((next, waiting)) = socket.waiting(at).filter(|(next, _)| *next <= end) {
-        if let Some(inbox) = waiting.inbox() {
-            work(&inbox)?;
+    while let Some((next, waiting)) = socket.waiting_queue(at).filter(|(next, _)| *next <= end) {
+        if let Some(queue) = waiting {
+            work(&*queue)?;
         }
         at = next;
     }
@@ -189,7 +188,7 @@ fn each_inbox(file: &File, mut work: impl FnMut(&Inbox) -> Result<()>) -> Result
 }
 
 /// Shows the files of the messages that are in a queue now. What comes later was touched, or comes to what nobody reads.
-fn each_message(inbox: &Inbox, pace: Pace, each: &mut dyn FnMut(&mut Rights)) -> Result<()> {
+fn each_message(inbox: &dyn Queue, pace: Pace, each: &mut dyn FnMut(&mut Rights)) -> Result<()> {
     let (mut at, end) = (0, inbox.next_message());
     while at < end {
         at = inbox.each_message(at, each);
@@ -200,12 +199,12 @@ fn each_message(inbox: &Inbox, pace: Pace, each: &mut dyn FnMut(&mut Rights)) ->
 
 /// Looks through the queues of a socket.
 fn visit(file: &Arc<File>, pace: Pace, each: &mut dyn FnMut(&[Arc<File>])) -> Result<()> {
-    each_inbox(file, |inbox| each_message(inbox, pace, &mut |rights| each(rights.files())))
+    each_queue(file, |inbox| each_message(inbox, pace, &mut |rights| each(rights.files())))
 }
 
 /// Takes all files out of the queues of a socket that nobody can reach.
 fn empty(file: &Arc<File>, pace: Pace) -> Result<()> {
-    each_inbox(file, |inbox| {
+    each_queue(file, |inbox| {
         let (mut at, end) = (0, inbox.next_message());
         while at < end {
             let mut taken = Vec::new();

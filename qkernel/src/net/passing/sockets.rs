@@ -7,9 +7,8 @@ use core::ops::Bound;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::fs::file::File;
-use crate::net::unix::UnixSocket;
-use crate::net::{AF_UNIX, SocketFile};
-use machine::sync::{Rank, SpinLock};
+use crate::net::passing::Carrier;
+use machine::sync::{Once, Rank, SpinLock};
 
 /// Sockets that are looked at with the lock held.
 const AT_ONCE: usize = 64;
@@ -92,17 +91,23 @@ static LOOKED_FOR: AtomicBool = AtomicBool::new(false);
 /// A reference to a socket that is in a message has gone since the last pass began: it may have been the last other one.
 pub(super) static DUE: AtomicBool = AtomicBool::new(false);
 
-/// The Unix socket behind a file.
-pub(super) fn unix(file: &File) -> Option<&UnixSocket> {
-    let socket = &file.as_ops::<SocketFile>()?.socket;
-    if socket.family() != AF_UNIX {
-        return None;
-    }
-    socket.as_any().downcast_ref()
+/// Tells the socket behind a file, if it is one whose messages may have files.
+type CarrierOf = for<'a> fn(&'a File) -> Option<&'a dyn Carrier>;
+
+static CARRIER_OF: Once<CarrierOf> = Once::new();
+
+/// There are such sockets. The first call counts.
+pub fn register(carrier_of: CarrierOf) {
+    CARRIER_OF.call_once(|| carrier_of);
+}
+
+/// The socket behind a file.
+pub(super) fn carrier(file: &File) -> Option<&dyn Carrier> {
+    CARRIER_OF.get().and_then(|carrier_of| carrier_of(file))
 }
 
 fn ids(files: &[Arc<File>]) -> impl Iterator<Item = (u64, &Arc<File>)> {
-    files.iter().filter(|file| unix(file).is_some()).map(|file| (file.id, file))
+    files.iter().filter(|file| carrier(file).is_some()).map(|file| (file.id, file))
 }
 
 /// Sockets that are in messages.

@@ -4,8 +4,36 @@ use alloc::sync::Arc;
 
 use super::{State, UnixSocket};
 use crate::net::inbox::Inbox;
-use crate::net::passing;
+use crate::net::passing::{self, Carrier, Queue, Rights};
 use machine::errno::{Errno, Result};
+
+impl Queue for Inbox {
+    fn next_message(&self) -> u64 {
+        Self::next_message(self)
+    }
+
+    fn each_message(&self, from: u64, each: &mut dyn FnMut(&mut Rights)) -> u64 {
+        Self::each_message(self, from, each)
+    }
+}
+
+impl Carrier for UnixSocket {
+    fn queue(&self) -> Option<Arc<dyn Queue>> {
+        self.inbox().map(|inbox| inbox as _)
+    }
+
+    fn waiting_queue(&self, from: u64) -> Option<(u64, Option<Arc<dyn Queue>>)> {
+        let (next, waiting) = self.waiting(from)?;
+        Some((next, waiting.queue()))
+    }
+
+    fn next_waiting(&self) -> u64 {
+        match &*self.state.lock() {
+            State::Listening(listener) => listener.accepted + listener.pending.len() as u64,
+            _ => 0,
+        }
+    }
+}
 
 impl UnixSocket {
     /// Where its messages lie; `None`: it has none yet, or any more.
@@ -20,14 +48,6 @@ impl UnixSocket {
         let at = usize::try_from(from.saturating_sub(listener.accepted)).ok()?;
         let waiting = listener.pending.get(at)?.clone();
         Some((listener.accepted + at as u64 + 1, waiting))
-    }
-
-    /// The number that the next connection will have which waits for `accept(2)`.
-    pub fn next_waiting(&self) -> u64 {
-        match &*self.state.lock() {
-            State::Listening(listener) => listener.accepted + listener.pending.len() as u64,
-            _ => 0,
-        }
     }
 
     /// The collector looks for the files of connections that wait in their listener: before one is accepted it is told of them.

@@ -295,7 +295,7 @@ impl Groups {
     pub fn add_task(&self, member: &Member) {
         let mut state = self.state.lock();
         member.tasks.fetch_add(1, Ordering::Relaxed);
-        state.add_tasks(member.group(), 1);
+        state.add_tasks(member.group(), 1, None);
     }
 
     /// A task of the process has ended, which has used `used` in all if that was its last one.
@@ -305,7 +305,7 @@ impl Groups {
         if let Some(used) = used {
             state.settle(member, used);
         }
-        state.remove_tasks(member.group(), 1);
+        state.remove_tasks(member.group(), 1, None);
     }
 
     /// Moves a process, which has used `used` in all. `ESRCH`: it has ended. `ENODEV`: the group was removed. `EBUSY`: it must
@@ -323,8 +323,10 @@ impl Groups {
             return Err(Errno::ESRCH);
         }
         state.settle(member, used);
-        state.add_tasks(to, tasks);
-        state.remove_tasks(from, tasks);
+        // Those above both keep them.
+        let shared = state.chain(to).find(|at| state.chain(from).any(|other| other == *at));
+        state.remove_tasks(from, tasks, shared);
+        state.add_tasks(to, tasks, shared);
         member.group.store(to.0, Ordering::Relaxed);
         Ok(())
     }
@@ -405,11 +407,17 @@ impl State {
         });
     }
 
-    fn add_tasks(&mut self, id: GroupId, tasks: usize) {
+    /// Tasks count for a group and those above, below `end` if there is one.
+    fn add_tasks(&mut self, id: GroupId, tasks: usize, end: Option<GroupId>) {
         if let Some(group) = self.groups.get_mut(&id) {
             group.own_tasks += tasks;
         }
+        let mut is_below = true;
         self.for_chain(id, |id, group, due| {
+            is_below &= Some(id) != end;
+            if !is_below {
+                return;
+            }
             if group.tasks == 0 {
                 due.insert((id, Event::Group));
             }
@@ -418,11 +426,17 @@ impl State {
         });
     }
 
-    fn remove_tasks(&mut self, id: GroupId, tasks: usize) {
+    /// The opposite of [`Self::add_tasks`].
+    fn remove_tasks(&mut self, id: GroupId, tasks: usize, end: Option<GroupId>) {
         if let Some(group) = self.groups.get_mut(&id) {
             group.own_tasks = group.own_tasks.saturating_sub(tasks);
         }
+        let mut is_below = true;
         self.for_chain(id, |id, group, due| {
+            is_below &= Some(id) != end;
+            if !is_below {
+                return;
+            }
             group.tasks = group.tasks.saturating_sub(tasks);
             if group.tasks == 0 {
                 due.insert((id, Event::Group));

@@ -357,6 +357,7 @@ mod tests {
             assert_eq!(policy.choose(true, 0), FREE, "round {round}");
             policy.note(waited(0, if round % 8 == 0 { SPIN_FREE } else { 1 }, round % 2 == 0));
         }
+        policy.note(waited(0, LONG_RUN, false));
         for _ in 0..SHORT_WAITS {
             assert_eq!(policy.choose(true, 0), FREE);
             policy.note(waited(0, 1, false));
