@@ -1,6 +1,7 @@
 //! Sockets: the code that all families share, and the families.
 
 pub mod ancillary;
+pub mod families;
 pub mod filter;
 pub mod host_tables;
 pub mod inbox;
@@ -35,6 +36,7 @@ use crate::fs::pipe::raise_sigpipe;
 use crate::fs::poll::PollTable;
 use crate::fs::sigio;
 use crate::net::ancillary::{PeerCreds, SenderCreds};
+pub use crate::net::families::{AF_INET, AF_INET6};
 use crate::net::filter::Filter;
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::options::Options;
@@ -49,8 +51,6 @@ use machine::time;
 pub const AF_UNSPEC: u16 = 0;
 pub const AF_UNIX: u16 = 1;
 pub const AF_NETLINK: u16 = 16;
-pub const AF_INET: u16 = 2;
-pub const AF_INET6: u16 = 10;
 const AF_PACKET: u16 = 17;
 pub const SOCK_STREAM: u32 = 1;
 pub const SOCK_DGRAM: u32 = 2;

@@ -12,7 +12,7 @@ use abi::address::{Address, AddressPrefix, of_v4};
 use machine::sync::{Once, Rank, SpinLock};
 use machine::time;
 
-use crate::net::{AF_INET, AF_INET6};
+use crate::net::families::{AF_INET, AF_INET6};
 
 static IGNORED: Once<Vec<AddressPrefix>> = Once::new();
 /// When somebody else came last.
