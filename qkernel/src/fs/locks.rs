@@ -7,6 +7,7 @@ mod host;
 mod records;
 
 pub use host::{HostLocks, HostView, holds_exclusive_host_lock, waits_for_host_lock};
+pub use records::{END, Lock, Owner};
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -24,50 +25,11 @@ use machine::sync::{Rank, SpinLock};
 
 use host::Waiter;
 
-/// The largest offset a lock can cover: a range up to it has no end.
-pub const END: u64 = i64::MAX as u64;
-
 /// Most record locks of one file.
 const LOCKS_MAX: usize = 65_536;
 
 /// Bytes of kernel memory a file's first lock takes.
 const LOCK_BYTES: usize = 512;
-
-/// The holder of a lock.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Owner {
-    /// A process (its descriptor table), `fcntl(2)`.
-    Table(u64),
-    /// An open file description, `fcntl(2)` with `F_OFD_*`.
-    Description(u64),
-    /// Somebody on the host; `is_process`: by `fcntl(2)` of a process.
-    Outside { is_process: bool },
-}
-
-/// A locked range, both ends included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lock {
-    pub owner: Owner,
-    pub process: PidOf,
-    /// The description by which it was taken.
-    pub file: u64,
-    pub start: u64,
-    pub end: u64,
-    pub exclusive: bool,
-}
-
-impl Lock {
-    /// Whether one of them cannot be had with the other.
-    pub fn conflicts(&self, other: &Lock) -> bool {
-        self.owner != other.owner
-            && (self.exclusive || other.exclusive)
-            && self.overlaps(other.start, other.end)
-    }
-
-    fn overlaps(&self, start: u64, end: u64) -> bool {
-        self.start <= end && start <= self.end
-    }
-}
 
 /// The file that has locks, for who shows them. It keeps none open.
 #[derive(Clone)]

@@ -72,6 +72,9 @@ struct Pass {
     below: usize,
     from: usize,
     given: usize,
+    /// All that was to go back, and [`given_pages`] when the pass began.
+    wanted: usize,
+    given_before: u64,
 }
 
 /// The last pass: how many frames it gave back, when it ended, and how many frames had been taken from the host by then.
@@ -171,7 +174,15 @@ fn end_window(window_ns: u64) -> Option<u64> {
         let is_more = held_pages() >= left.saturating_add(WORTHWHILE_PAGES);
         return is_more.then(|| now_ns.saturating_add(window_ns));
     }
-    let pass = Pass { frames, heap, below: usize::MAX, from: 0, given: 0 };
+    let pass = Pass {
+        frames,
+        heap,
+        below: usize::MAX,
+        from: 0,
+        given: 0,
+        wanted: frames + heap,
+        given_before: given_pages(),
+    };
     GIVE_BACK.work.lock().pass = Some(pass);
     Some(now_ns)
 }
@@ -183,11 +194,17 @@ fn go_on(mut pass: Pass) -> Option<u64> {
         return Some(time::monotonic_ns().saturating_add(PAUSE_NS));
     }
     let (_, taken) = frames::take_watermark();
-    GIVE_BACK.left_pages.store(held_pages(), Ordering::Relaxed);
+    heap::HEAP.take_dirty_low_bytes();
+    // What could not go back, since it lies in too small pieces. What was freed meanwhile may go next.
+    let given = usize::try_from(given_pages().saturating_sub(pass.given_before)).unwrap_or(usize::MAX);
+    let left = pass.wanted.saturating_sub(given);
+    GIVE_BACK.left_pages.store(left, Ordering::Relaxed);
+    let now_ns = time::monotonic_ns();
     let mut work = GIVE_BACK.work.lock();
     work.pass = None;
-    work.last = Last { given: pass.given, ended_ns: time::monotonic_ns(), taken };
-    None
+    work.last = Last { given: pass.given, ended_ns: now_ns, taken };
+    let is_more = held_pages() >= left.saturating_add(WORTHWHILE_PAGES);
+    is_more.then(|| now_ns.saturating_add(work.window_ns))
 }
 
 /// Gives some of it back; whether the pass is over.

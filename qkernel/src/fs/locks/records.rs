@@ -2,9 +2,48 @@
 
 use alloc::vec::Vec;
 
-use crate::fs::locks::{END, Lock, Owner};
+use crate::fs::pid_of::PidOf;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
+
+/// The largest offset a lock can cover: a range up to it has no end.
+pub const END: u64 = i64::MAX as u64;
+
+/// The holder of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Owner {
+    /// A process (its descriptor table), `fcntl(2)`.
+    Table(u64),
+    /// An open file description, `fcntl(2)` with `F_OFD_*`.
+    Description(u64),
+    /// Somebody on the host; `is_process`: by `fcntl(2)` of a process.
+    Outside { is_process: bool },
+}
+
+/// A locked range, both ends included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lock {
+    pub owner: Owner,
+    pub process: PidOf,
+    /// The description by which it was taken.
+    pub file: u64,
+    pub start: u64,
+    pub end: u64,
+    pub exclusive: bool,
+}
+
+impl Lock {
+    /// Whether one of them cannot be had with the other.
+    pub fn conflicts(&self, other: &Lock) -> bool {
+        self.owner != other.owner
+            && (self.exclusive || other.exclusive)
+            && self.overlaps(other.start, other.end)
+    }
+
+    pub(super) fn overlaps(&self, start: u64, end: u64) -> bool {
+        self.start <= end && start <= self.end
+    }
+}
 
 /// A lock that keeps `wanted` from being had.
 pub(super) fn conflict(records: &[Lock], wanted: &Lock) -> Option<Lock> {
@@ -81,7 +120,6 @@ pub(super) fn next_gap(records: &[Lock], from: u64, end: u64) -> Option<(u64, u6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::caller::PidOf;
 
     fn lock(owner: u64, start: u64, end: u64, exclusive: bool) -> Lock {
         Lock { owner: Owner::Table(owner), process: PidOf::default(), file: owner, start, end, exclusive }
