@@ -14,7 +14,8 @@ use crate::fs::caller;
 use crate::fs::path::FsContext;
 use crate::fs::sigio;
 use crate::hibernate;
-use crate::hibernate::idle;
+use crate::hibernate::deadlines::Rules;
+use crate::hibernate::{Outbound, idle, timers};
 use crate::limits::{Limits, RLIMIT_STACK};
 use crate::net::host_tables;
 use crate::net::settings;
@@ -31,7 +32,7 @@ use crate::task::signal::state::TaskSignals;
 use machine::boot::Kernel;
 use machine::errno::Result;
 use machine::host;
-use machine::mm::{stats, working_set};
+use machine::mm::{give_back, stats, working_set};
 use machine::platform::UserContext;
 use machine::sched;
 use machine::sched::Runnable;
@@ -87,11 +88,13 @@ fn run_idle(idle: Arc<Task>) -> ! {
         working_set::help();
         idle::rest();
         idle::look();
+        timers::look();
         if hibernate::attempt(exec::is_any_waiting) {
             continue;
         }
         sched::wait_for_work(|| {
             stats::refresh();
+            give_back::look();
             hibernate::look_again_ns()
         });
     }
@@ -104,7 +107,14 @@ fn create_first(mut spec: Spec) {
     }
     settings::take(core::mem::take(&mut spec.sysctls));
     host_tables::take(core::mem::take(&mut spec.net_tables));
-    idle::set_timeout(spec.idle_timeout_ns, core::mem::take(&mut spec.idle_ignores));
+    let [ahead_ns, grid_ns] = spec.timers;
+    timers::set_rules(Rules { ahead_ns, grid_ns });
+    idle::set(idle::Settings {
+        timeout_ns: spec.idle_timeout_ns,
+        ignored: core::mem::take(&mut spec.idle_ignores),
+        awake_at_most_ns: spec.awake_at_most_ns,
+        outbound: if spec.outbound_sleeps { Outbound::Sleep } else { Outbound::Awake },
+    });
     if let Err(why) = create::create(ContainerId::FIRST, spec) {
         host::log(0, &why);
         host::exit(exited(125));

@@ -8,6 +8,7 @@
 extern crate alloc;
 
 pub mod boot;
+pub mod cgroupfs;
 pub mod config;
 pub mod container;
 pub mod creds;
@@ -19,6 +20,7 @@ pub mod hibernate;
 pub mod ipc;
 pub mod keys;
 pub mod limits;
+pub mod loops;
 pub mod net;
 pub mod proc;
 pub mod pseudo;

@@ -20,6 +20,7 @@ use crate::fs::inode::{
 };
 use machine::errno::{Errno, Result};
 use machine::mm::account;
+use machine::sched::work;
 use machine::sync::Once;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
@@ -97,13 +98,19 @@ fn start_time_ns() -> i64 {
     *START.call_once(|| machine::time::realtime_ns().cast_signed())
 }
 
-/// Text being made. `write!` to it returns no error; bytes beyond its limit are dropped.
+/// Text being made. `write!` to it returns no error: once there is no room for something, all that follows is dropped, the next
+/// [`Out::entry`] fails, and so does the whole.
 #[derive(Default)]
 pub struct Out {
     pub bytes: Vec<u8>,
-    /// There was no memory for all of it.
+    /// There was no memory for all of it, or it is too long.
     is_short: bool,
+    /// Bytes that have been counted as work.
+    counted: usize,
 }
+
+/// As many bytes are enough for a piece of a text.
+const PIECE_BYTES: usize = 16 << 10;
 
 impl Out {
     /// For `write!`.
@@ -113,24 +120,51 @@ impl Out {
 
     /// Adds bytes as they are.
     pub fn push(&mut self, bytes: &[u8]) {
-        let fits = self.bytes.len() + bytes.len() <= TEXT_MAX_BYTES;
-        if fits && !self.is_short {
-            match account::reserve(&mut self.bytes, bytes.len()) {
-                Ok(()) => self.bytes.extend_from_slice(bytes),
-                Err(_) => self.is_short = true,
-            }
+        let fits = || self.bytes.len() + bytes.len() <= TEXT_MAX_BYTES;
+        if !self.is_short && fits() && account::reserve(&mut self.bytes, bytes.len()).is_ok() {
+            self.bytes.extend_from_slice(bytes);
+        } else {
+            self.is_short = true;
         }
+    }
+
+    /// The text; `ENOMEM`: there was no memory for all of it.
+    pub fn finish(self) -> Result<Vec<u8>> {
+        self.check()?;
+        Ok(self.bytes)
     }
 
     /// Adds bytes, with those in `special` and backslashes as octal escapes (`seq_path(9)`).
     pub fn push_escaped(&mut self, bytes: &[u8], special: &[u8]) {
-        for byte in bytes {
-            if *byte == b'\\' || special.contains(byte) {
+        let is_special = |byte: &u8| *byte == b'\\' || special.contains(byte);
+        let mut rest = bytes;
+        while !rest.is_empty() && !self.is_short {
+            let plain = rest.iter().position(is_special).unwrap_or(rest.len());
+            self.push(&rest[..plain]);
+            if let Some(byte) = rest.get(plain) {
                 write!(self, "\\{byte:03o}");
-            } else {
-                self.push(&[*byte]);
             }
+            rest = rest.get(plain + 1..).unwrap_or_default();
         }
+    }
+
+    /// An entry of a list begins, whose length programs choose: others go on now and then. `ENOMEM`: what was made so far did not fit
+    /// any more, so that nothing that follows would either; `EINTR`: the task is to end. The caller may sleep.
+    pub fn entry(&mut self) -> Result<()> {
+        let bytes = self.bytes.len().saturating_sub(self.counted);
+        self.counted = self.bytes.len();
+        work::count_or_end(u32::try_from(1 + bytes / work::BYTES_A_UNIT).unwrap_or(u32::MAX))?;
+        self.check()
+    }
+
+    /// Whether it is long enough for a piece.
+    pub fn is_enough(&self) -> bool {
+        self.bytes.len() >= PIECE_BYTES
+    }
+
+    /// `ENOMEM`: something is missing.
+    fn check(&self) -> Result<()> {
+        if self.is_short { Err(Errno::ENOMEM) } else { Ok(()) }
     }
 }
 
@@ -143,6 +177,9 @@ impl core::fmt::Write for Out {
 
 /// Makes a file's text.
 pub type Show<C> = fn(&C, &mut Out) -> Result<()>;
+/// Makes a piece of a long text: the entries from a place on, 0 being the first, until [`Out::is_enough`]. The result is the place at
+/// which the next piece begins, such as an address or a number in some order; `None`: this was the last.
+pub type ShowPiece<C> = fn(&C, u64, &mut Out) -> Result<Option<u64>>;
 /// Stores the bytes written to a file, one `write(2)` at a time.
 pub type Store<C> = fn(&C, &[u8]) -> Result<()>;
 
@@ -153,8 +190,10 @@ pub enum Kind<C: 'static> {
     /// Text that never changes.
     Fixed(&'static str),
     Text(Show<C>),
+    /// Text that is made piece by piece, as it is read.
+    Pieces(ShowPiece<C>),
     /// The same, and what tells of its changes.
-    Watched(Show<C>, fn(&C) -> Result<Arc<Changes>>),
+    Watched(ShowPiece<C>, fn(&C) -> Result<Arc<Changes>>),
     Setting(Show<C>, Store<C>),
     Link(fn(&C) -> Result<LinkTarget>),
     /// A file with operations of its own.
@@ -184,8 +223,16 @@ impl<C: 'static> Entry<C> {
     pub const fn text(name: &'static str, show: Show<C>) -> Self {
         Self { name, mode: 0o444, kind: Kind::Text(show), guarded: false }
     }
+    /// A file anyone may read, whose length programs choose.
+    pub const fn pieces(name: &'static str, show: ShowPiece<C>) -> Self {
+        Self { name, mode: 0o444, kind: Kind::Pieces(show), guarded: false }
+    }
     /// The same with changes that can be polled for.
-    pub const fn watched(name: &'static str, show: Show<C>, changes: fn(&C) -> Result<Arc<Changes>>) -> Self {
+    pub const fn watched(
+        name: &'static str,
+        show: ShowPiece<C>,
+        changes: fn(&C) -> Result<Arc<Changes>>,
+    ) -> Self {
         Self { name, mode: 0o444, kind: Kind::Watched(show, changes), guarded: false }
     }
     /// A file with this text, always.
@@ -292,15 +339,18 @@ impl<C: Context> Node<C> {
         self.entry.guarded
     }
 
-    fn show(&self) -> Result<Vec<u8>> {
+    /// The text from a place on (see [`ShowPiece`]), and the place where it goes on.
+    fn show(&self, from: u64) -> Result<(Vec<u8>, Option<u64>)> {
         self.cx.check()?;
         let mut out = Out::default();
+        let mut next = None;
         match &self.entry.kind {
             Kind::Fixed(text) => out.push(text.as_bytes()),
-            Kind::Text(show) | Kind::Setting(show, _) | Kind::Watched(show, _) => show(&self.cx, &mut out)?,
+            Kind::Text(show) | Kind::Setting(show, _) => show(&self.cx, &mut out)?,
+            Kind::Pieces(show) | Kind::Watched(show, _) => next = show(&self.cx, from, &mut out)?,
             _ => return Err(Errno::EINVAL),
         }
-        if out.is_short { Err(Errno::ENOMEM) } else { Ok(out.bytes) }
+        Ok((out.finish()?, next))
     }
 
     fn store(&self, bytes: &[u8]) -> Result<()> {

@@ -38,7 +38,8 @@ pub fn run_task() {
                 continue;
             }
         }
-        sched::before_user(&task.thread.sched, itimer::check_deadline(&task));
+        let watch_ns = itimer::check_deadline(&task).min(task.rseq.break_ns());
+        sched::before_user(&task.thread.sched, watch_ns);
         // It may have waited for the CPU just now.
         if task.wants_attention() || pause::is_to_rest(&task) || sequences::are_stale(&task, is_fresh) {
             continue;
@@ -53,7 +54,9 @@ pub fn run_task() {
         is_fresh = false;
         in_call = matches!(trap, Trap::Syscall | Trap::PatchedSyscall);
         itimer::check(&task);
+        let number = task.context().run.regs.rax;
         handle_trap(&task, trap);
+        sched::work::end_stretch(format_args!("{trap:?} {number}"));
     }
 }
 
@@ -72,7 +75,7 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
                 signal::correct(task, |aspace, regs| aspace.after_call(regs));
             }
         }
-        Trap::Interrupt => {}
+        Trap::Interrupt => task.rseq.interrupted(),
         Trap::PageFault { addr, error } => {
             let Some(aspace) = task.aspace() else { return };
             // An access of the processor's own on behalf of user code (a descriptor table, say) no mapping can help.
@@ -84,10 +87,13 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
             if let Err(fault) = result
                 && !aspace.have_slots_gone(addr, rip)
             {
+                let error = aspace.error_code(addr, error);
                 signal::raise_fault(task, fault, error);
             }
         }
-        Trap::Bus { addr } => signal::raise_fault(task, Fault::Bus { addr }, abi::run::PF_USER),
+        Trap::Bus { addr, error } => {
+            signal::raise_fault(task, Fault::Bus { addr }, error | abi::run::PF_USER)
+        }
         Trap::Exception { vector, error } => signal::raise_exception(task, vector, error),
         Trap::Lost => {
             machine::info!("task {}: its address space is lost", task.tid());

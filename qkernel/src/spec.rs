@@ -52,6 +52,12 @@ pub struct Spec {
     pub idle_timeout_ns: u64,
     /// Who comes from these addresses counts as nobody for that.
     pub idle_ignores: Vec<AddressPrefix>,
+    /// Deadlines wake it while it hibernates: those set so many nanoseconds before (0: none), at multiples of so many (0: on time).
+    pub timers: [u64; 2],
+    /// For how long beyond that something may keep it awake of which nobody knows whether it ends.
+    pub awake_at_most_ns: u64,
+    /// It sleeps though a task waits, with a time-out, for the answer to what it asked.
+    pub outbound_sleeps: bool,
     /// Words: the features of the processor that the host's kernel lists.
     pub cpu_flags: Option<String>,
     /// Settings of the host's network namespace, by name.
@@ -195,10 +201,13 @@ impl Spec {
                 self.limits.push((limit, u64_at(data, 8)?));
             }
             ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
+            ab::TAG_AWAKE_AT_MOST => self.awake_at_most_ns = u64_at(data, 0)?,
+            ab::TAG_OUTBOUND_SLEEP => self.outbound_sleeps = u32_at(data, 0)? != 0,
             ab::TAG_IDLE_IGNORES => {
                 let prefixes = data.chunks(size_of::<AddressPrefix>()).map(AddressPrefix::from_bytes);
                 self.idle_ignores = prefixes.collect::<Option<_>>()?;
             }
+            ab::TAG_TIMERS => self.timers = [u64_at(data, 0)?, u64_at(data, 8)?],
             ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),
             ab::TAG_SYSCTL => {
                 let end = data.iter().position(|byte| *byte == 0)?;

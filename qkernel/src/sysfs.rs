@@ -1,6 +1,5 @@
 //! `/sys`: the files about CPUs, memory and interfaces that programs read. Everything else is left out.
 
-pub mod cgroup;
 mod net;
 
 use alloc::format;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use runtime::settings::Asked;
 use runtime::state::{Root, StateError};
-use runtime::units::{parse_size, parse_time};
-use vmm::hibernate::{Codec, Ignored, Wishes};
+use runtime::units::{parse_size, parse_time, parse_timers};
+use vmm::hibernate::{Codec, Ignored, Timers, Wishes};
 use vmm::mounts::Volume;
 
 use crate::choices::{
-    ExecProbeChoice, HostUdsChoice, ListFormat, LogFormat, MitigationsChoice, NetChoice, PlatformChoice,
-    ReapChoice, Switch, UserNamespaceChoice,
+    ExecProbeChoice, HostUdsChoice, ListFormat, LogFormat, MitigationsChoice, NetChoice, OutboundChoice,
+    PlatformChoice, ReapChoice, Switch, UserNamespaceChoice,
 };
 use crate::codec_args::CodecCommand;
 use crate::exec_args::ExecArgs;
@@ -160,6 +160,13 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say what keeps a sandbox awake, and what woke it last; does not wake it
+    Why {
+        id: String,
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure the codecs that pack the memory of sleeping sandboxes
     Codec {
         #[command(subcommand)]
@@ -266,9 +273,19 @@ pub struct HibernationArgs {
     /// Who comes from these addresses does not count as a request: addresses and prefixes with commas between [default: none]
     #[arg(long, value_name = "ADDRESSES")]
     pub idle_ignores: Option<Ignored>,
+    /// Beyond that time stay awake for no longer than this for what may be a request [default: 15m]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub awake_at_most: Option<Duration>,
+    /// While the sandbox waits, with a time-out, for the answer to what it asked somebody [default: awake]
+    #[arg(long, value_enum)]
+    pub outbound: Option<OutboundChoice>,
     /// What a probe by a command is answered that finds the sandbox hibernated [default: wake]
     #[arg(long, value_enum)]
     pub exec_probe: Option<ExecProbeChoice>,
+    /// What timers of programs do while the sandbox hibernates: nothing (sleep), or one that was set at least TIME ahead wakes it
+    /// (wake[:TIME], 30s if not given), at multiples of TIME if it may be late (coalesce:TIME) [default: sleep]
+    #[arg(long, value_name = "sleep|wake[:TIME]|coalesce:TIME", value_parser = parse_timers)]
+    pub timers: Option<Timers>,
 }
 
 impl HibernationArgs {
@@ -283,7 +300,10 @@ impl HibernationArgs {
             encrypt: self.encrypt.map(|switch| switch == Switch::On),
             idle_timeout: self.idle_timeout,
             idle_ignores: self.idle_ignores.clone(),
+            awake_at_most: self.awake_at_most,
+            outbound: self.outbound.map(Into::into),
             exec_probe: self.exec_probe.map(Into::into),
+            timers: self.timers,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use runtime::platform;
 use runtime::settings::HostUds;
-use vmm::hibernate::{ExecProbe, Reap};
+use vmm::hibernate::{ExecProbe, Outbound, Reap};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 use vmm::net::Network;
@@ -147,6 +147,24 @@ impl From<ExecProbeChoice> for ExecProbe {
         match choice {
             ExecProbeChoice::Wake => Self::Wake,
             ExecProbeChoice::AsleepIsAlive => Self::AsleepIsAlive,
+        }
+    }
+}
+
+/// A sandbox that is idle but waits, with a time-out, for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OutboundChoice {
+    /// it stays awake: the time-out would not wake it
+    Awake,
+    /// it sleeps: the answer wakes it
+    Sleep,
+}
+
+impl From<OutboundChoice> for Outbound {
+    fn from(choice: OutboundChoice) -> Self {
+        match choice {
+            OutboundChoice::Awake => Self::Awake,
+            OutboundChoice::Sleep => Self::Sleep,
         }
     }
 }

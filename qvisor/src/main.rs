@@ -82,6 +82,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Hibernate { id, json } => show::hibernate(&root?, &id, json),
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
+        Command::Why { id, json } => show::why(&root?, &id, json),
         Command::Events { id, stats, interval } => events::events(&root?, &id, stats, interval),
         Command::Codec { command: CodecCommand::Bench(args) } => codec_bench::run(&root?, config, &args),
         Command::Features => features::show(),

@@ -96,6 +96,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         ("read", stats.read_bytes),
         ("written", stats.written_bytes),
         ("copied for patched calls", stats.patched_bytes),
+        ("given back while awake", stats.returned_bytes),
     ];
     let mut text = String::new();
     for (what, bytes) in lines {
@@ -107,6 +108,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         ("hibernations", stats.hibernations),
         ("failed hibernations", stats.failed_hibernations),
         ("wakes", stats.wakes),
+        ("wakes for timers", stats.timer_wakes),
         ("answered probes", stats.answered_probes),
         ("unknown system calls", stats.unknown_calls),
     ];
@@ -135,6 +137,16 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         writeln!(text, "  below {:>10} µs      {:>14}", class.below_us, class.wakes)?;
     }
     say(&text)
+}
+
+pub fn why(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
+    let reasons = orders::why(root, &Id::new(id)?)?;
+    if json {
+        return say(&(serde_json::to_string_pretty(&reasons)? + "\n"));
+    }
+    let kept = reasons.kept_awake.map_or_else(|| "nothing".into(), |kept| kept.words());
+    let woken = reasons.woken_by.map_or_else(|| "nothing so far".into(), |woken| woken.words());
+    say(&format!("kept awake by {kept}\nwoken last by {woken}\n"))
 }
 
 fn millis(us: u64) -> String {

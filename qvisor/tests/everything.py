@@ -61,6 +61,14 @@ def files():
     os.rmdir("d")
 
 
+def locks():
+    with open("locked", "wb") as f:
+        fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(f, fcntl.LOCK_UN)
+        fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.unlink("locked")
+
+
 def shortened():
     """A file whose mapping ends too early, seen by the kernel's own copy."""
     with open("short", "wb") as f:
@@ -158,6 +166,7 @@ def watches():
 
 
 files()
+locks()
 watches()
 shortened()
 streams()

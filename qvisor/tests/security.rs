@@ -370,7 +370,6 @@ const NOT_WITNESSED: &[(&str, &str)] = &[
     ("restart_syscall", "only when the host stops the VMM in a wait with a time limit"),
     ("waitid", "of containers only: tests/oci/leash.rs"),
     ("sched_setscheduler", "only of sandboxes that sleep: tests/packing.rs"),
-    ("flock", "as above"),
     ("exit_group", "the end has been reported by then"),
 ];
 /// Runs `everything.py` without one line of the list. True: it came to its end.

@@ -1,5 +1,6 @@
 /* Files and directories.  usage: files [DIR] [TEST...]; DIR must hold a slash (default $TMPDIR or /tmp). */
 #include "check.h"
+#include <pthread.h>
 #include <dirent.h>
 #include <limits.h>
 #include <poll.h>
@@ -588,6 +589,37 @@ static int lock(int fd, int command, short type, off_t start, off_t length)
     return fcntl(fd, command, &wanted);
 }
 
+/* A descriptor that another thread closes while one waits for a lock by it. */
+struct race {
+    int fd, error;
+    _Atomic pid_t thread;
+};
+
+static void *lock_by(void *argument)
+{
+    struct race *race = argument;
+    race->thread = gettid();
+    race->error = lock(race->fd, F_SETLKW, F_WRLCK, 0, 10) == 0 ? 0 : errno;
+    return NULL;
+}
+
+static void lock_and_close(void)
+{
+    struct race race = {.fd = create("file")};
+    int other = FD(open("file", O_RDWR));
+    pthread_t thread;
+    OK(lock(other, F_OFD_SETLK, F_WRLCK, 0, 10));
+    CHECK_EQ(pthread_create(&thread, NULL, lock_by, &race), 0);
+    while (race.thread == 0)
+        usleep(1000);
+    wait_until_asleep(race.thread);
+    OK(close(race.fd));
+    OK(lock(other, F_OFD_SETLK, F_UNLCK, 0, 10));
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(race.error, EBADF);
+    OK(lock(other, F_OFD_SETLK, F_WRLCK, 0, 10));
+}
+
 /* A child that locks, tells, waits to be told, and ends. */
 static void locks(void)
 {
@@ -663,6 +695,19 @@ static void locks(void)
     struct flock asked = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     OK(fcntl(again, F_OFD_GETLK, &asked));
     CHECK(asked.l_type == F_WRLCK && asked.l_pid == -1);
+    /* Which lock the description has itself; who asks of a process's is refused. */
+    asked = (struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 3};
+    CHECK_ERR(fcntl(fd, F_GETLK, &asked), EINVAL);
+    if (kernel_is(6, 5)) {
+        OK(fcntl(fd, F_OFD_GETLK, &asked));
+        CHECK(asked.l_type == F_WRLCK && asked.l_start == 0 && asked.l_len == 10 && asked.l_pid == -1);
+        asked = (struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 10};
+        OK(fcntl(fd, F_OFD_GETLK, &asked));
+        CHECK(asked.l_type == F_UNLCK && asked.l_start == 10 && asked.l_len == 0);
+        asked = (struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET};
+        OK(fcntl(again, F_OFD_GETLK, &asked));
+        CHECK_EQ(asked.l_type, F_UNLCK);
+    }
     OK(close(fd));
     OK(lock(again, F_OFD_SETLK, F_WRLCK, 5, 1));
     CHECK_ERR(lock(FD(open("file", O_RDONLY)), F_SETLK, F_WRLCK, 0, 1), EBADF);
@@ -849,7 +894,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(opening),     TEST(transfer),    TEST(sizes),       TEST(names),       TEST(paths),
-        TEST(directories), TEST(attributes),  TEST(permissions), TEST(copies),      TEST(locks),
+        TEST(directories), TEST(attributes),  TEST(permissions), TEST(copies),      TEST(locks), TEST(lock_and_close),
         TEST(descriptors), TEST(extended_attributes), TEST(notification), TEST(model),
     };
     return RUN_TESTS("files", tests, argc, argv);

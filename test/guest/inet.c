@@ -903,8 +903,8 @@ static void changes_of_links(void)
     static const struct {
         unsigned long request;
         bool has_module;
-    } changes[] = {{0x89a0, false}, {0x89a1, false}, {0x8983, false}, {0x89a2, true},
-                   {0x89a3, true},  {0x8990, true},  {0x8991, true}};
+    } changes[] = {{0x89a0, false}, {0x89a1, false}, {0x8983, false}, {0x89a2, false},
+                   {0x89a3, false},  {0x8990, true},  {0x8991, true}};
     int fd = FD(socket(AF_INET, SOCK_DGRAM, 0));
     if (geteuid() == 0)
         OK(setresuid(12345, 12345, 12345));

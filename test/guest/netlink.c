@@ -109,6 +109,36 @@ static void addresses(void)
     OK(close(fd));
 }
 
+/* Programs that look for the end of a dump in a message of its own find it there. */
+static void ends(void)
+{
+    int fd = route_socket();
+    struct {
+        struct nlmsghdr head;
+        struct ifinfomsg body;
+    } question = {{sizeof question, RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, 1, 0}, {0}};
+    CHECK_EQ(send(fd, &question, sizeof question, 0), sizeof question);
+    static char buffer[ROOM];
+    int links = 0, kind = 0;
+    while (kind != NLMSG_DONE) {
+        ssize_t got = recv(fd, buffer, sizeof buffer, 0);
+        CHECK(got > 0);
+        size_t left = (size_t)got;
+        for (struct nlmsghdr *at = (void *)buffer; NLMSG_OK(at, left); at = NLMSG_NEXT(at, left)) {
+            kind = at->nlmsg_type;
+            CHECK(kind == RTM_NEWLINK || kind == NLMSG_DONE);
+            links += kind == RTM_NEWLINK;
+            if (kind == NLMSG_DONE && (void *)at != buffer) {
+                CHECK(kernel_is(6, 9) && !kernel_is(6, 10)); /* It saved the message for a while. */
+                SKIP("this kernel has the end of a dump beside the rest");
+            }
+        }
+    }
+    CHECK(links > 0);
+    CHECK_ERR(recv(fd, buffer, sizeof buffer, MSG_DONTWAIT), EAGAIN);
+    OK(close(fd));
+}
+
 static void peeking(void)
 {
     int fd = route_socket();
@@ -299,7 +329,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(addresses), TEST(peeking),  TEST(ports), TEST(other_calls), TEST(options),
-        TEST(verdicts),  TEST(refusals), TEST(lies),  TEST(unread),
+        TEST(verdicts),  TEST(refusals), TEST(lies),  TEST(unread),      TEST(ends),
     };
     return RUN_TESTS("netlink", tests, argc, argv);
 }

@@ -2,6 +2,7 @@
  * interrupt, bad memory, fork, exec and threads. The C library's own registration is turned off by running once more. */
 #include "check.h"
 #include "restartable.h"
+#include <limits.h>
 #include <pthread.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -169,6 +170,14 @@ static void preemption_aborts(void)
     CHECK_KILLED(other, SIGKILL);
 }
 
+/* Nobody computes for ever in one: a thread that nobody is in the way of loses it as well. */
+static void nobody_stays(void)
+{
+    OK(rseq(&own, 32, 0, SIGNATURE));
+    for (int round = 0; round < 3; round++)
+        CHECK_EQ(spin(&own, LONG_MAX), 2);
+}
+
 enum { THREADS = 6, SLOTS = 64 };
 static struct { volatile long count; char pad[56]; } slots[SLOTS];
 static long rounds;
@@ -303,7 +312,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST(registration),     TEST(cpu_follows),   TEST(signal_aborts),       TEST(preemption_aborts),
         TEST(counters_of_cpus), TEST(bad_sequences), TEST(memory_that_is_gone), TEST(who_inherits),
-        TEST(at_random),
+        TEST(at_random),        TEST(nobody_stays),
     };
     return RUN_TESTS("rseq", tests, argc, argv);
 }

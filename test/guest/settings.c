@@ -76,6 +76,62 @@ static void first_free_port(void)
     JOIN(CHILD(CHECK_ERR(bind_as_user(500), EACCES)));
 }
 
+static int port_of(int fd)
+{
+    struct sockaddr_storage here;
+    socklen_t length = sizeof here;
+    OK(getsockname(fd, (struct sockaddr *)&here, &length));
+    /* Both families have it in one place. */
+    return ntohs(((struct sockaddr_in *)&here)->sin_port);
+}
+
+/* So is this: sockets that name no port get one of these. */
+static void local_ports(void)
+{
+    enum { LOW = 3000, HIGH = 3015, PORTS = HIGH - LOW + 1 };
+    sets(IPV4 "ip_local_port_range", "3000 3015", "3000\t3015\n");
+    struct sockaddr_in nowhere = {.sin_family = AF_INET}, there = nowhere;
+    struct sockaddr_in6 nowhere6 = {.sin6_family = AF_INET6};
+    int fds[PORTS], on = 1;
+    bool taken[PORTS] = {false};
+    for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
+        memset(taken, 0, sizeof taken);
+        for (int i = 0; i < PORTS; i++) {
+            bool is_new = i % 2;
+            fds[i] = FD(socket(is_new ? AF_INET6 : AF_INET, kind, 0));
+            OK(setsockopt(fds[i], SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+            OK(is_new ? bind(fds[i], (void *)&nowhere6, sizeof nowhere6) : bind(fds[i], (void *)&nowhere, sizeof nowhere));
+            int port = port_of(fds[i]), kept = 0;
+            socklen_t length = sizeof kept;
+            CHECK(port >= LOW && port <= HIGH && !taken[port - LOW]);
+            taken[port - LOW] = true;
+            OK(getsockopt(fds[i], SOL_SOCKET, SO_REUSEADDR, &kept, &length));
+            CHECK_EQ(kept, 1);
+            CHECK_ERR(bind(fds[i], (void *)&nowhere, sizeof nowhere), EINVAL);
+        }
+        int more = FD(socket(AF_INET6, kind, 0));
+        CHECK_ERR(bind(more, (void *)&nowhere6, sizeof nowhere6), EADDRINUSE);
+        close(more);
+        for (int i = 0; i < PORTS; i++)
+            close(fds[i]);
+    }
+    /* Without bind(2) as well. */
+    int listener = FD(socket(AF_INET, SOCK_STREAM, 0)), client = FD(socket(AF_INET, SOCK_STREAM, 0));
+    OK(listen(listener, 1));
+    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    there.sin_port = htons((uint16_t)port_of(listener));
+    OK(connect(client, (void *)&there, sizeof there));
+    CHECK(port_of(listener) >= LOW && port_of(listener) <= HIGH);
+    CHECK(port_of(client) >= LOW && port_of(client) <= HIGH && port_of(client) != port_of(listener));
+    int sender = FD(socket(AF_INET, SOCK_DGRAM, 0));
+    CHECK_EQ(sendto(sender, "x", 1, 0, (void *)&there, sizeof there), 1);
+    CHECK(port_of(sender) >= LOW && port_of(sender) <= HIGH);
+    sets(IPV4 "ip_local_port_range", "32768 60999", "32768\t60999\n");
+    int last = FD(socket(AF_INET, SOCK_STREAM, 0));
+    OK(bind(last, (void *)&nowhere, sizeof nowhere));
+    CHECK(port_of(last) >= 32768);
+}
+
 /* Whoever is in the way of a lease waits as long as this says. */
 static void lease_times(void)
 {
@@ -97,6 +153,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST(networks),
         TEST(first_free_port),
+        TEST(local_ports),
         TEST(lease_times),
     };
     return RUN_TESTS("settings", tests, argc, argv);

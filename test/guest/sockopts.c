@@ -305,6 +305,39 @@ static void zero_copies(void)
     }
 }
 
+/* Options of Linux 5.15 to 5.18, and one of TCP that not every kernel before had. */
+static void later_values(void)
+{
+    enum { BUF_LOCK = 72, TXREHASH = 74, TX_DELAY = 37 };
+    if (!kernel_is(5, 18))
+        SKIP("this kernel is older than SO_TXREHASH");
+    int tcp = FD(socket(AF_INET, SOCK_STREAM, 0)), local = FD(socket(AF_UNIX, SOCK_STREAM, 0)), value;
+    socklen_t length = sizeof value;
+    int both[] = {tcp, local};
+    for (int i = 0; i < 2; i++) {
+        OK(getsockopt(both[i], SOL_SOCKET, BUF_LOCK, &value, &length));
+        CHECK_EQ(value, 0);
+        OK(setsockopt(both[i], SOL_SOCKET, SO_RCVBUF, &(int){8192}, sizeof value));
+        OK(getsockopt(both[i], SOL_SOCKET, BUF_LOCK, &value, &length));
+        CHECK_EQ(value, 2);
+        OK(setsockopt(both[i], SOL_SOCKET, BUF_LOCK, &(int){1}, sizeof value));
+        OK(getsockopt(both[i], SOL_SOCKET, BUF_LOCK, &value, &length));
+        CHECK_EQ(value, 1);
+        CHECK_ERR(setsockopt(both[i], SOL_SOCKET, BUF_LOCK, &(int){4}, sizeof value), EINVAL);
+        CHECK_ERR(setsockopt(both[i], SOL_SOCKET, BUF_LOCK, &(int){-1}, sizeof value), EINVAL);
+    }
+    OK(setsockopt(tcp, SOL_SOCKET, TXREHASH, &(int){0}, sizeof value));
+    OK(getsockopt(tcp, SOL_SOCKET, TXREHASH, &value, &length));
+    CHECK_EQ(value, 0);
+    CHECK_ERR(setsockopt(tcp, SOL_SOCKET, TXREHASH, &(int){2}, sizeof value), EINVAL);
+    OK(getsockopt(tcp, IPPROTO_TCP, TX_DELAY, &value, &length));
+    CHECK_EQ(value, 0);
+    OK(setsockopt(tcp, IPPROTO_TCP, TX_DELAY, &(int){1000}, sizeof value));
+    OK(getsockopt(tcp, IPPROTO_TCP, TX_DELAY, &value, &length));
+    CHECK_EQ(value, 1000);
+    OK(setsockopt(tcp, IPPROTO_TCP, TX_DELAY, &(int){0}, sizeof value));
+}
+
 /* Filters see the header of a datagram of UDP as well. */
 static void filters(void)
 {
@@ -372,6 +405,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(values), TEST(devices), TEST(groups), TEST(groups6), TEST(zero_copies), TEST(filters), TEST(nothing),
+        TEST(later_values),
     };
     return RUN_TESTS("sockopts", tests, argc, argv);
 }

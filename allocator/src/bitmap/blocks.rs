@@ -13,11 +13,14 @@ enum List {
     Partial,
     /// Returned blocks: all frames are free.
     Empty,
+    /// Those of them that hold none of the host's memory: to be used last.
+    Clean,
 }
 
 impl List {
-    fn of(taken: usize) -> Option<Self> {
-        match taken {
+    fn of(maps: &Maps) -> Option<Self> {
+        match maps.taken {
+            0 if maps.is_all_clean() => Some(Self::Clean),
             0 => Some(Self::Empty),
             USABLE_FRAMES => None,
             _ => Some(Self::Partial),
@@ -25,22 +28,46 @@ impl List {
     }
 }
 
+/// Where a block stands, before and after a change.
+type Standing = (usize, Option<List>);
+
+fn standing(maps: &Maps) -> Standing {
+    (maps.taken, List::of(maps))
+}
+
 /// The state that the lock guards, apart from the maps in the control pages.
 pub(super) struct State {
     /// Head of each list: a block plus one, or zero.
-    heads: [u32; 2],
+    heads: [u32; 3],
     /// Blocks `0..opened` have been used.
     pub(super) opened: usize,
     pub(super) limit: usize,
     pub(super) in_use: usize,
     pub(super) peak: usize,
     pub(super) dirty_free: usize,
+    /// The fewest there were of them since somebody asked.
+    pub(super) dirty_low: usize,
+    /// Frames that were clean when they were allocated, so far.
+    pub(super) clean_taken: u64,
+    /// Frames that are neither free nor allocated while their memory goes back.
+    pub(super) set_aside: usize,
     pub(super) blocks_in_use: usize,
 }
 
 impl State {
     pub(super) const fn new(limit: usize) -> Self {
-        Self { heads: [0; 2], opened: 0, limit, in_use: 0, peak: 0, dirty_free: 0, blocks_in_use: 0 }
+        Self {
+            heads: [0; 3],
+            opened: 0,
+            limit,
+            in_use: 0,
+            peak: 0,
+            dirty_free: 0,
+            dirty_low: 0,
+            clean_taken: 0,
+            set_aside: 0,
+            blocks_in_use: 0,
+        }
     }
 }
 
@@ -71,9 +98,9 @@ impl<C: ControlPages> Locked<'_, C> {
         block < self.state.opened && self.with(block, |maps| maps.is_free(index))
     }
 
-    /// A block with a free frame: one in use, else one that was returned, else one never used.
+    /// A block with a free frame: one in use, else one that was returned, the host's memory first, else one never used.
     pub(super) fn pick_block(&mut self) -> Option<usize> {
-        for list in [List::Partial, List::Empty] {
+        for list in [List::Partial, List::Empty, List::Clean] {
             if let Some(block) = self.head(list) {
                 return Some(block);
             }
@@ -109,6 +136,7 @@ impl<C: ControlPages> Locked<'_, C> {
     /// Allocates free frames, one reference each; returns how many of them are dirty.
     pub(super) fn take(&mut self, block: usize, start: usize, frames: usize) -> usize {
         let dirty = self.claim(block, word_masks(start, frames));
+        self.state.clean_taken += (frames - dirty) as u64;
         self.state.in_use += frames;
         self.state.peak = self.state.peak.max(self.state.in_use);
         // SAFETY: as in `with`; only the atomic part of the page is used.
@@ -128,11 +156,12 @@ impl<C: ControlPages> Locked<'_, C> {
     /// Makes free frames unavailable, without allocating them; returns how many of them are dirty.
     pub(super) fn claim(&mut self, block: usize, masks: impl Iterator<Item = (usize, u64)>) -> usize {
         let (before, after, dirty) = self.with(block, |maps| {
-            let before = maps.taken;
+            let before = standing(maps);
             let dirty: usize = masks.map(|(word, mask)| maps.take(word, mask)).sum();
-            (before, maps.taken, dirty)
+            (before, standing(maps), dirty)
         });
         self.state.dirty_free -= dirty;
+        self.state.dirty_low = self.state.dirty_low.min(self.state.dirty_free);
         self.relist(block, before, after);
         dirty
     }
@@ -140,14 +169,14 @@ impl<C: ControlPages> Locked<'_, C> {
     /// Makes frames available again: word, frames in it, and which of these hold zeros.
     pub(super) fn unclaim(&mut self, block: usize, masks: impl Iterator<Item = (usize, u64, u64)>) {
         let (before, after, dirty) = self.with(block, |maps| {
-            let before = maps.taken;
+            let before = standing(maps);
             let dirty = masks
                 .map(|(word, mask, clean)| {
                     maps.give(word, mask, clean);
                     (mask & !clean).count_ones() as usize
                 })
                 .sum::<usize>();
-            (before, maps.taken, dirty)
+            (before, standing(maps), dirty)
         });
         self.state.dirty_free += dirty;
         self.relist(block, before, after);
@@ -156,8 +185,14 @@ impl<C: ControlPages> Locked<'_, C> {
     /// Marks the free ones among some frames of a block as clean.
     pub(super) fn mark_clean(&mut self, block: usize, start: usize, frames: usize) {
         let masks = word_masks(start, frames);
-        self.state.dirty_free -=
-            self.with(block, |maps| masks.map(|(word, mask)| maps.clean(word, mask)).sum::<usize>());
+        let (before, after, washed) = self.with(block, |maps| {
+            let before = standing(maps);
+            let washed = masks.map(|(word, mask)| maps.clean(word, mask)).sum::<usize>();
+            (before, standing(maps), washed)
+        });
+        self.state.dirty_free -= washed;
+        self.state.dirty_low = self.state.dirty_low.min(self.state.dirty_free);
+        self.relist(block, before, after);
     }
 
     /// The free frames of an opened block that may hold something else than zeros.
@@ -171,7 +206,7 @@ impl<C: ControlPages> Locked<'_, C> {
         if !self.with(block, |maps| maps.taken == 0 && maps.is_all_clean()) {
             return None;
         }
-        self.unlink(block, List::Empty);
+        self.unlink(block, List::Clean);
         self.with(block, Maps::close);
         self.state.opened = block;
         Some(block)
@@ -184,18 +219,17 @@ impl<C: ControlPages> Locked<'_, C> {
         }
         self.with(block, Maps::open);
         self.state.opened += 1;
-        self.link(block, List::Empty);
+        self.link(block, List::Clean);
         Some(block)
     }
 
-    /// Moves a block whose count of taken frames has changed to the list where it belongs.
-    fn relist(&mut self, block: usize, before: usize, after: usize) {
+    /// Moves a block that has changed to the list where it belongs.
+    fn relist(&mut self, block: usize, (before, old): Standing, (after, new): Standing) {
         match (before, after) {
             (0, 1..) => self.state.blocks_in_use += 1,
             (1.., 0) => self.state.blocks_in_use -= 1,
             _ => {}
         }
-        let (old, new) = (List::of(before), List::of(after));
         if old == new {
             return;
         }

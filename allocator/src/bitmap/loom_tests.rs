@@ -170,3 +170,28 @@ fn reclaim_races_with_allocating_and_freeing() {
         nothing_lost(&frames, 1);
     });
 }
+
+#[test]
+fn a_step_of_reclaiming_races_with_allocating_and_freeing() {
+    check(|| {
+        let frames = frames(1);
+        let held: Vec<_> = std::iter::from_fn(|| frames.alloc()).map(|(frame, _)| frame).collect();
+        let [first, second, third] = held[..] else { panic!("three frames") };
+        frames.dec_ref(first).unwrap();
+        let churn = move |f: &Frames| {
+            f.dec_ref(second).unwrap();
+            f.alloc().map(|(frame, _)| frame)
+        };
+        let (got, released) = race(&frames, churn, |f| {
+            let mut released = Vec::new();
+            f.reclaim_step(1, 1, 1, |addr, _| {
+                released.push((f.ref_count(Frame::new(addr)), f.set_aside_frames()));
+                true
+            });
+            released
+        });
+        assert!(released.iter().all(|&seen| seen == (Ok(0), 1)), "an allocated frame was released");
+        frames.dec_refs(got.into_iter().chain([third]));
+        nothing_lost(&frames, 1);
+    });
+}

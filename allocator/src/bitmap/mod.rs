@@ -134,6 +134,9 @@ pub struct BitmapAllocator<C, L = SpinLock> {
     opened: AtomicUsize,
     /// Frames allocated. Written under the lock.
     in_use: AtomicUsize,
+    /// Free frames that may hold host memory, and frames whose memory goes back right now. Written under the lock.
+    dirty_free: AtomicUsize,
+    set_aside: AtomicUsize,
 }
 
 impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
@@ -157,6 +160,8 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
             state: Lock::new(lock, State::new(limit_frames)),
             opened: AtomicUsize::new(0),
             in_use: AtomicUsize::new(0),
+            dirty_free: AtomicUsize::new(0),
+            set_aside: AtomicUsize::new(0),
         }
     }
 
@@ -173,6 +178,8 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
             state: Lock::new(lock, State::new(limit_frames)),
             opened: AtomicUsize::new(0),
             in_use: AtomicUsize::new(0),
+            dirty_free: AtomicUsize::new(0),
+            set_aside: AtomicUsize::new(0),
         }
     }
 
@@ -287,6 +294,25 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         self.in_use.load(Ordering::Relaxed)
     }
 
+    /// Free frames that may hold host memory. One atomic load.
+    pub fn dirty_free_frames(&self) -> usize {
+        self.dirty_free.load(Ordering::Relaxed)
+    }
+
+    /// Frames whose memory goes back right now: an allocation that finds nothing may find them soon. One atomic load.
+    pub fn set_aside_frames(&self) -> usize {
+        self.set_aside.load(Ordering::Relaxed)
+    }
+
+    /// The fewest free frames with host memory there were at a time since this was asked last: so many were not needed
+    /// since. And how many frames without were allocated so far.
+    pub fn take_watermark(&self) -> (usize, u64) {
+        self.locked(|l| {
+            let low = core::mem::replace(&mut l.state.dirty_low, l.state.dirty_free);
+            (low, l.state.clean_taken)
+        })
+    }
+
     /// The most frames that may be allocated at a time.
     pub fn limit_frames(&self) -> usize {
         self.locked(|l| l.state.limit)
@@ -327,6 +353,8 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
             let result = f(&mut locked);
             self.opened.store(locked.state.opened, Ordering::Release);
             self.in_use.store(locked.state.in_use, Ordering::Relaxed);
+            self.dirty_free.store(locked.state.dirty_free, Ordering::Relaxed);
+            self.set_aside.store(locked.state.set_aside, Ordering::Relaxed);
             result
         })
     }

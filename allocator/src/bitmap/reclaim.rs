@@ -1,5 +1,6 @@
 //! Giving free frames back to the host (Hibernate Container, section 3.3, last paragraph).
 
+use super::blocks::Locked;
 use super::control::{BLOCK_FRAMES, Bits, ControlPages, FRAME_BYTES, WORDS, next_set, ones_at, word_masks};
 use super::{BitmapAllocator, RefError};
 use crate::lock::RawLock;
@@ -20,25 +21,59 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
                     return None;
                 }
                 let dirty = l.dirty_free(block);
-                l.claim(block, words(&dirty));
+                l.set_aside(block, &dirty);
                 Some(dirty)
             }) else {
                 break;
             };
-            let mut clean = [0; WORDS];
-            for (start, frames) in runs(&dirty) {
-                let len = frames as u64 * FRAME_BYTES;
-                if release(self.frame(block, start).addr(), len) {
-                    released += len;
-                    word_masks(start, frames).for_each(|(word, mask)| clean[word] |= mask);
+            released += self.release_aside(block, &dirty, &mut release);
+        }
+        released
+    }
+
+    /// One step of [`BitmapAllocator::reclaim`], for while others run: releases up to `most` frames of the highest block
+    /// below `below` that has a run of at least `least` such frames, and shorter runs stay. Returns the block, below which
+    /// the next step goes on, and the frames released; `None`: there is no such block. A step that looked at many blocks in
+    /// vain returns the last one.
+    pub fn reclaim_step(
+        &self,
+        below: usize,
+        least: usize,
+        most: usize,
+        mut release: impl FnMut(u64, u64) -> bool,
+    ) -> Option<(usize, usize)> {
+        let (block, chosen) = self.locked(|l| {
+            let top = below.min(l.state.opened);
+            let mut last = top.checked_sub(1)?;
+            for block in (top.saturating_sub(STEP_BLOCKS)..top).rev() {
+                last = block;
+                let chosen = choose(&l.dirty_free(block), least, most);
+                if chosen != [0; WORDS] {
+                    l.set_aside(block, &chosen);
+                    return Some((block, chosen));
                 }
             }
-            if dirty != [0; WORDS] {
-                self.locked(|l| {
-                    l.unclaim(block, words(&dirty).map(|(word, mask)| (word, mask, clean[word])))
-                });
+            Some((last, [0; WORDS]))
+        })?;
+        let bytes = self.release_aside(block, &chosen, &mut release);
+        Some((block, (bytes / FRAME_BYTES) as usize))
+    }
+
+    /// Releases frames of a block that are set aside, without the lock, and makes them free again; the bytes released.
+    fn release_aside(&self, block: usize, aside: &Bits, release: &mut impl FnMut(u64, u64) -> bool) -> u64 {
+        if *aside == [0; WORDS] {
+            return 0;
+        }
+        let mut released = 0;
+        let mut clean = [0; WORDS];
+        for (start, frames) in runs(aside) {
+            let len = frames as u64 * FRAME_BYTES;
+            if release(self.frame(block, start).addr(), len) {
+                released += len;
+                word_masks(start, frames).for_each(|(word, mask)| clean[word] |= mask);
             }
         }
+        self.locked(|l| l.bring_back(block, aside, &clean));
         released
     }
 
@@ -90,6 +125,41 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
             }
         });
     }
+}
+
+impl<C: ControlPages> Locked<'_, C> {
+    fn set_aside(&mut self, block: usize, frames: &Bits) {
+        if *frames != [0; WORDS] {
+            self.claim(block, words(frames));
+            self.state.set_aside += count(frames);
+        }
+    }
+
+    fn bring_back(&mut self, block: usize, frames: &Bits, clean: &Bits) {
+        self.unclaim(block, words(frames).map(|(word, mask)| (word, mask, clean[word])));
+        self.state.set_aside -= count(frames);
+    }
+}
+
+/// Blocks that one step looks at.
+const STEP_BLOCKS: usize = 64;
+
+/// The runs of at least `least` set bits in a map, `most` bits of them at most.
+fn choose(bits: &Bits, least: usize, most: usize) -> Bits {
+    let mut chosen = [0; WORDS];
+    let mut left = most;
+    for (start, frames) in runs(bits).filter(|&(_, frames)| frames >= least) {
+        let take = frames.min(left);
+        if take > 0 {
+            word_masks(start, take).for_each(|(word, mask)| chosen[word] |= mask);
+        }
+        left -= take;
+    }
+    chosen
+}
+
+fn count(bits: &Bits) -> usize {
+    bits.iter().map(|word| word.count_ones() as usize).sum()
 }
 
 /// The words of a map that are not zero.

@@ -191,6 +191,68 @@ fn reclaim_shows_each_dirty_free_frame_once_and_nothing_else() {
 }
 
 #[test]
+fn a_step_releases_long_runs_of_one_block_and_no_more_than_it_may() {
+    let frames = frames(3, usize::MAX);
+    let all = drain(&frames);
+    let block = |frame: &Frame| (frame.addr() - BASE) / BLOCK_BYTES;
+    // The middle block whole, every other frame of the last.
+    frames.dec_refs(all.iter().copied().filter(|frame| block(frame) == 1));
+    frames.dec_refs(all.iter().copied().filter(|frame| block(frame) == 2).step_by(2));
+    let dirty = frames.stats().dirty_free_frames;
+    assert_eq!(frames.dirty_free_frames(), dirty);
+    let mut asked = Vec::new();
+    let mut release = |addr, len| {
+        // Others see that there will be frames again.
+        assert_eq!((frames.set_aside_frames(), frames.dirty_free_frames()), (500, dirty - 500));
+        asked.push((addr, len));
+        true
+    };
+    assert_eq!(frames.reclaim_step(usize::MAX, 16, 500, &mut release), Some((1, 500)));
+    assert_eq!(asked, [(BASE + BLOCK_BYTES + FRAME_BYTES, 500 * FRAME_BYTES)]);
+    assert_eq!((frames.set_aside_frames(), frames.dirty_free_frames()), (0, dirty - 500));
+    // One that is refused stays as it was.
+    assert_eq!(frames.reclaim_step(2, 16, 100, |_, _| false), Some((1, 0)));
+    assert_eq!((frames.set_aside_frames(), frames.dirty_free_frames()), (0, dirty - 500));
+    assert_eq!(frames.reclaim_step(2, 16, usize::MAX, |_, _| true), Some((1, USABLE_FRAMES - 500)));
+    assert_eq!(frames.reclaim_step(1, 16, 500, |_, _| panic!("nothing is free")), Some((0, 0)));
+    assert_eq!(frames.reclaim_step(0, 16, 500, |_, _| panic!("no block")), None);
+    assert_eq!(frames.reclaim_step(3, 1, usize::MAX, |_, _| true).map(|(block, _)| block), Some(2));
+    assert_eq!(frames.dirty_free_frames(), 0);
+}
+
+#[test]
+fn frames_with_host_memory_are_taken_before_blocks_without() {
+    let frames = frames(3, usize::MAX);
+    let all = drain(&frames);
+    frames.dec_refs(all);
+    assert_eq!(frames.reclaim_step(2, 1, usize::MAX, |_, _| true), Some((1, USABLE_FRAMES)));
+    let (_, taken) = frames.take_watermark();
+    for _ in 0..2 * USABLE_FRAMES {
+        assert!(!frames.alloc().unwrap().1);
+    }
+    assert_eq!(frames.take_watermark(), (0, taken));
+    assert!(frames.alloc().unwrap().1);
+    assert_eq!(frames.take_watermark(), (0, taken + 1));
+}
+
+#[test]
+fn the_watermark_is_how_many_were_never_needed() {
+    let frames = frames(1, usize::MAX);
+    let run = frames.alloc_run(100, None).unwrap();
+    let give = |count: usize| frames.dec_refs((0..count).map(|at| run.start.add(at)));
+    assert_eq!(give(100).freed, 100);
+    assert_eq!(frames.take_watermark().0, 0, "there were none at first");
+    assert_eq!(frames.take_watermark().0, 100);
+    let again = frames.alloc_run(60, Some(run.start)).unwrap();
+    assert_eq!((again.start, again.frames), (run.start, 60));
+    give(60);
+    assert_eq!(frames.take_watermark().0, 40);
+    assert_eq!(frames.take_watermark().0, 100);
+    frames.mark_clean(run.start.addr(), 30 * FRAME_BYTES).unwrap();
+    assert_eq!(frames.take_watermark().0, 70);
+}
+
+#[test]
 fn top_blocks_close_when_empty_and_clean() {
     let frames = frames(3, usize::MAX);
     let all = drain(&frames);
@@ -283,6 +345,7 @@ enum Op {
     Dec(usize),
     DecMany { from: usize, count: usize, step: usize },
     Reclaim { refuse: usize },
+    Step { below: usize, least: usize, most: usize },
     Clean { from: usize, count: usize },
     Close,
     Limit(usize),
@@ -297,6 +360,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (any::<usize>(), 0..1200usize, 1..4usize)
             .prop_map(|(from, count, step)| Op::DecMany { from, count, step }),
         1 => (1..9usize).prop_map(|refuse| Op::Reclaim { refuse }),
+        2 => (0..5usize, 1..20usize, 1..1500usize)
+            .prop_map(|(below, least, most)| Op::Step { below, least, most }),
         1 => (any::<usize>(), 0..2000usize).prop_map(|(from, count)| Op::Clean { from, count }),
         1 => Just(Op::Close),
         1 => (0..4 * BLOCK_FRAMES).prop_map(Op::Limit),
@@ -398,6 +463,7 @@ fn apply(frames: &Frames, model: &mut Model, op: &Op) {
             assert_eq!(frames.dec_refs(list.into_iter().map(at)), expected);
         }
         Op::Reclaim { refuse } => reclaim(frames, model, refuse),
+        Op::Step { below, least, most } => step(frames, model, below, least, most),
         Op::Clean { from, count } => {
             let from = from % total;
             let count = count.min(total - from);
@@ -434,11 +500,29 @@ fn reclaim(frames: &Frames, model: &mut Model, refuse: usize) {
     cleaned.into_iter().for_each(|index| model.dirty[index] = false);
 }
 
+fn step(frames: &Frames, model: &mut Model, below: usize, least: usize, most: usize) {
+    let mut cleaned = Vec::new();
+    let result = frames.reclaim_step(below, least, most, |addr, len| {
+        let count = (len / FRAME_BYTES) as usize;
+        cleaned.extend((0..count).map(|at| Model::index(Frame::new(addr).add(at))));
+        true
+    });
+    assert!(cleaned.len() <= most);
+    let free = model.dirty_free();
+    assert!(cleaned.iter().all(|index| free.contains(index) && index / BLOCK_FRAMES < below));
+    if let Some((block, released)) = result {
+        assert!(cleaned.iter().all(|index| index / BLOCK_FRAMES == block));
+        assert_eq!(released, cleaned.len());
+    }
+    cleaned.into_iter().for_each(|index| model.dirty[index] = false);
+}
+
 fn agree(frames: &Frames, model: &Model) {
     let stats = frames.stats();
     assert_eq!(stats.frames_in_use, model.in_use());
     assert_eq!(frames.frames_in_use(), stats.frames_in_use);
     assert_eq!(stats.dirty_free_frames, model.dirty_free().len());
+    assert_eq!((frames.dirty_free_frames(), frames.set_aside_frames()), (stats.dirty_free_frames, 0));
     let used_blocks =
         model.refs.chunks(BLOCK_FRAMES).filter(|block| block.iter().any(|&count| count > 0)).count();
     assert_eq!(stats.blocks_in_use, used_blocks);

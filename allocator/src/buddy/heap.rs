@@ -119,14 +119,38 @@ impl<L: RawLock> LockedHeap<L> {
     pub unsafe fn trim(&self, mut release: impl FnMut(NonNull<u8>, usize) -> bool) -> usize {
         self.locked(|heap| heap.release_empty_slabs());
         let (mut from, mut released) = (0, 0);
-        while let Some((start, end)) = self.locked(|heap| heap.buddy.claim_dirty(from)) {
-            let len = (end - start) * PAGE_BYTES;
-            let done = release(self.locked(|heap| heap.buddy.pointer(start)), len);
-            self.locked(|heap| heap.buddy.settle(start, end, done));
-            released += if done { len } else { 0 };
-            from = end;
+        // SAFETY: the caller's promise.
+        while let Some((next, bytes)) = unsafe { self.trim_step(from, usize::MAX, &mut release) } {
+            released += bytes;
+            from = next;
         }
         released
+    }
+
+    /// One step of [`LockedHeap::trim`], for while others run: up to `most_bytes` (a power of two of pages) of the first
+    /// range at or after the page `from`. Returns the page at which the next step goes on, and the bytes released; `None`:
+    /// there is no such range.
+    ///
+    /// # Safety
+    /// As for [`LockedHeap::trim`].
+    pub unsafe fn trim_step(
+        &self,
+        from: usize,
+        most_bytes: usize,
+        release: impl FnOnce(NonNull<u8>, usize) -> bool,
+    ) -> Option<(usize, usize)> {
+        let most = (most_bytes / PAGE_BYTES).max(1);
+        let (start, end) = self.locked(|heap| heap.buddy.claim_dirty(from, most))?;
+        let len = (end - start) * PAGE_BYTES;
+        let done = release(self.locked(|heap| heap.buddy.pointer(start)), len);
+        self.locked(|heap| heap.buddy.settle(start, end, done));
+        Some((end, if done { len } else { 0 }))
+    }
+
+    /// The fewest bytes in free pages with host memory there were at a time since this was asked last: so many were not
+    /// needed since.
+    pub fn take_dirty_low_bytes(&self) -> usize {
+        self.locked(|heap| heap.buddy.take_dirty_low_bytes())
     }
 }
 

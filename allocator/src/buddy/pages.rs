@@ -149,6 +149,10 @@ pub(super) struct Buddy {
     occupied: u32,
     free_pages: usize,
     dirty_free_pages: usize,
+    /// The fewest there were since somebody asked.
+    dirty_low_pages: usize,
+    /// Buddies may be apart because only one of them is dirty.
+    is_divided: bool,
     /// Whose the allocated pages are.
     ledger: &'static Ledger,
 }
@@ -168,6 +172,8 @@ impl Buddy {
             occupied: 0,
             free_pages: 0,
             dirty_free_pages: 0,
+            dirty_low_pages: 0,
+            is_divided: false,
             ledger,
         }
     }
@@ -202,17 +208,46 @@ impl Buddy {
         if order > MAX_ORDER {
             return None;
         }
-        let found = (self.occupied >> order << order).trailing_zeros();
-        let page = (*self.heads.get(found as usize)?)?;
+        let (page, found) = self.first_of(order).or_else(|| {
+            self.unite();
+            self.first_of(order)
+        })?;
         let dirty = self.state(page).is_dirty();
         self.unlink(page);
         for half in (order..found).rev() {
             self.link(page + (1 << half), half, dirty);
         }
+        self.dirty_low_pages = self.dirty_low_pages.min(self.dirty_free_pages);
         let owner = self.ledger.current();
         self.ledger.add(owner, 1 << order);
         self.set_entry(page, Entry::used(order, owner));
         Some(Block { start: self.pointer(page), clean: !dirty })
+    }
+
+    /// A free block of this order, or of the next larger one there is.
+    fn first_of(&self, order: u32) -> Option<(usize, u32)> {
+        let found = (self.occupied >> order << order).trailing_zeros();
+        Some(((*self.heads.get(found as usize)?)?, found))
+    }
+
+    /// Unites free buddies that are apart because only one of them is dirty. Not again before there are such.
+    fn unite(&mut self) {
+        if !core::mem::take(&mut self.is_divided) {
+            return;
+        }
+        let mut page = self.table_pages;
+        while page < self.pages {
+            let state = self.state(page);
+            page = if state.is_free() {
+                self.unlink(page);
+                let (start, order) = self.merge(page, state.order(), state.is_dirty(), true);
+                start + (1 << order)
+            } else if state == PageState::INSIDE {
+                page + 1
+            } else {
+                page + (1 << state.order())
+            };
+        }
     }
 
     /// Frees `1 << order` pages.
@@ -225,7 +260,7 @@ impl Buddy {
             return Err(FreeError::NotAllocated);
         }
         self.ledger.remove(self.entry(page).owner(), 1 << order);
-        self.merge(page, order, true);
+        self.merge(page, order, true, false);
         Ok(())
     }
 
@@ -262,8 +297,8 @@ impl Buddy {
     }
 
     /// Sets aside the first run of neighbouring dirty free blocks at or after page `from`, until
-    /// [`Buddy::settle`]. Returns its first page and the page after its last.
-    pub(super) fn claim_dirty(&mut self, from: usize) -> Option<(usize, usize)> {
+    /// [`Buddy::settle`], up to `most` pages of it (a power of two). Returns its first page and the page after its last.
+    pub(super) fn claim_dirty(&mut self, from: usize, most: usize) -> Option<(usize, usize)> {
         let mut page = from.max(self.table_pages);
         while page < self.pages && !self.state(page).is_dirty() {
             page += match self.state(page) {
@@ -272,9 +307,13 @@ impl Buddy {
             };
         }
         let start = page;
-        while page < self.pages && self.state(page).is_dirty() {
-            let order = self.state(page).order();
+        while page < self.pages && page - start < most && self.state(page).is_dirty() {
+            let mut order = self.state(page).order();
             self.unlink(page);
+            while 1 << order > most {
+                order -= 1;
+                self.link(page + (1 << order), order, true);
+            }
             self.set_state(page, PageState::used(order));
             page += 1 << order;
         }
@@ -286,9 +325,10 @@ impl Buddy {
         let mut page = start;
         while page < end {
             let order = self.state(page).order();
-            self.merge(page, order, !clean);
+            self.merge(page, order, !clean, false);
             page += 1 << order;
         }
+        self.dirty_low_pages = self.dirty_low_pages.min(self.dirty_free_pages);
     }
 
     /// The address of a page.
@@ -316,8 +356,14 @@ impl Buddy {
         self.dirty_free_pages * PAGE_BYTES
     }
 
-    /// Makes a block free, together with its buddy if that is free, and so on upwards.
-    fn merge(&mut self, mut page: usize, mut order: u32, mut dirty: bool) {
+    /// The fewest dirty free bytes there were at a time since this was asked last.
+    pub(super) fn take_dirty_low_bytes(&mut self) -> usize {
+        core::mem::replace(&mut self.dirty_low_pages, self.dirty_free_pages) * PAGE_BYTES
+    }
+
+    /// Makes a block free, together with its buddy if that is free, and so on upwards; what it is part of then. Unless
+    /// `mixed`, clean and dirty blocks stay apart: one page must not make a gigabyte count as used.
+    fn merge(&mut self, mut page: usize, mut order: u32, mut dirty: bool, mixed: bool) -> (usize, u32) {
         while order < MAX_ORDER {
             let Some(buddy) = ((self.base_number + page) ^ (1 << order)).checked_sub(self.base_number) else {
                 break;
@@ -329,6 +375,10 @@ impl Buddy {
             if !state.is_free() || state.order() != order {
                 break;
             }
+            if state.is_dirty() != dirty && !mixed {
+                self.is_divided = true;
+                break;
+            }
             dirty |= state.is_dirty();
             self.unlink(buddy);
             self.set_state(page.max(buddy), PageState::INSIDE);
@@ -336,6 +386,7 @@ impl Buddy {
             order += 1;
         }
         self.link(page, order, dirty);
+        (page, order)
     }
 
     /// Puts a block at the head of its order's list and marks it free.

@@ -230,6 +230,74 @@ fn what_is_being_trimmed_cannot_be_allocated() {
 }
 
 #[test]
+fn steps_are_bounded_and_leave_the_rest_to_others() {
+    const ORDER: u32 = 12;
+    let fixture = Fixture::new(64 << 20);
+    let heap = &fixture.heap;
+    let blocks: Vec<_> = std::iter::from_fn(|| heap.alloc_pages(ORDER)).collect();
+    // SAFETY: the block is ours until it is freed.
+    unsafe {
+        blocks[0].as_ptr().write_bytes(0xff, PAGE_BYTES << ORDER);
+        heap.free_pages(blocks[0], ORDER).unwrap();
+    }
+    let dirty = heap.stats().dirty_free_bytes;
+    assert_eq!(dirty, PAGE_BYTES << ORDER, "clean blocks beside it do not count");
+    let release = |start: NonNull<u8>, len: usize| {
+        assert_eq!(len, 1 << 20);
+        // The rest of the block stays for others.
+        let other = heap.alloc_pages(ORDER - 1).unwrap();
+        // SAFETY: it is ours; private anonymous memory reads as zeros afterwards.
+        unsafe {
+            heap.free_pages(other, ORDER - 1).unwrap();
+            libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) == 0
+        }
+    };
+    // SAFETY: as above.
+    let (_, bytes) = unsafe { heap.trim_step(0, 1 << 20, release) }.unwrap();
+    assert_eq!((bytes, heap.stats().dirty_free_bytes), (1 << 20, dirty - (1 << 20)));
+    // Its clean and its dirty part are one block again as soon as one is wanted.
+    let whole = heap.alloc_zeroed_pages(ORDER).unwrap();
+    assert_eq!((whole, heap.alloc_pages(ORDER)), (blocks[0], None));
+    // SAFETY: the block is ours until it is freed.
+    unsafe {
+        let bytes = std::slice::from_raw_parts(whole.as_ptr(), PAGE_BYTES << ORDER);
+        assert!(bytes.iter().all(|&byte| byte == 0));
+        heap.free_pages(whole, ORDER).unwrap();
+    }
+    let (mut from, mut released) = (0, 0);
+    // SAFETY: private anonymous memory reads as zeros afterwards.
+    let release = |start: NonNull<u8>, len| unsafe {
+        libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) == 0
+    };
+    // SAFETY: as above.
+    while let Some((next, bytes)) = unsafe { heap.trim_step(from, 1 << 20, release) } {
+        assert!(next > from);
+        (from, released) = (next, released + bytes);
+    }
+    assert_eq!((released, heap.stats().dirty_free_bytes), (dirty, 0));
+}
+
+#[test]
+fn the_low_watermark_is_what_was_never_needed() {
+    let fixture = Fixture::new(8 << 20);
+    let heap = &fixture.heap;
+    let pages: Vec<_> = std::iter::from_fn(|| heap.alloc_pages(0)).collect();
+    let all = pages.len() * PAGE_BYTES;
+    // SAFETY: nobody uses the pages.
+    pages.into_iter().for_each(|page| unsafe { heap.free_pages(page, 0) }.unwrap());
+    assert_eq!(heap.take_dirty_low_bytes(), 0);
+    assert_eq!(heap.take_dirty_low_bytes(), all);
+    for _ in 0..10 {
+        let page = heap.alloc_pages(0).unwrap();
+        // SAFETY: nobody uses the page.
+        unsafe { heap.free_pages(page, 0) }.unwrap();
+    }
+    assert_eq!(heap.take_dirty_low_bytes(), all - PAGE_BYTES, "taken apart, the rest is not needed");
+    assert_eq!(fixture.trim(), all);
+    assert_eq!(heap.take_dirty_low_bytes(), 0);
+}
+
+#[test]
 fn what_is_freed_during_a_trim_stays_dirty() {
     let fixture = Fixture::new(1 << 20);
     let heap = &fixture.heap;

@@ -129,6 +129,15 @@ pub const TAG_IDLE_TIMEOUT: u32 = 18;
 /// Addresses from which connections and datagrams count as nothing from outside: [`crate::address::AddressPrefix`]es, 20 bytes each.
 pub const TAG_IDLE_IGNORES: u32 = 26;
 
+/// Deadlines of programs wake the sandbox while it hibernates ([`crate::hostcall::WAKE_EVENT_TIMER`]): those that were set so many
+/// nanoseconds (u64) before, at multiples of so many nanoseconds of the monotonic clock (u64; 0: on time). Without this record none
+/// does.
+pub const TAG_TIMERS: u32 = 30;
+/// For how many nanoseconds (u64) beyond that time something may keep it awake of which nobody knows whether it ends.
+pub const TAG_AWAKE_AT_MOST: u32 = 32;
+/// The sandbox sleeps though a task waits, with a time-out, for the answer to what it asked somebody outside (u32, not 0).
+pub const TAG_OUTBOUND_SLEEP: u32 = 33;
+
 /// The processor's features that the host's kernel knows and lets programs use: the words of `flags` in its
 /// `/proc/cpuinfo`. Without this record all that the processor tells of count.
 pub const TAG_CPU_FLAGS: u32 = 19;
@@ -160,7 +169,7 @@ pub const TAG_SECCOMP: u32 = 21;
 pub const TAG_SYSCTL: u32 = 22;
 /// The host's table of the sockets in the sandbox's network, which others are in as well: handle (u32), and its name, one of
 /// [`NET_TABLES`].
-pub const TAG_NET_TABLE: u32 = 30;
+pub const TAG_NET_TABLE: u32 = 31;
 /// `TAG_SECCOMP` flag: what the filter does not allow is logged.
 pub const SECCOMP_LOG: u32 = 1;
 /// `TAG_MOUNT` flag: the host may change files under it, so cached names must be revalidated.
@@ -171,7 +180,7 @@ pub const MOUNT_NO_SUID: u32 = 4;
 pub const MOUNT_NO_DEV: u32 = 8;
 /// `TAG_MOUNT` flag: nothing there is executed, nor mapped for it.
 pub const MOUNT_NO_EXEC: u32 = 16;
-/// `TAG_MOUNT` flag: a volume, whose files the host watches for those who watch them.
+/// `TAG_MOUNT` flag: a volume, whose files the host watches for those who watch them, and locks for those who lock them.
 pub const MOUNT_VOLUME: u32 = 32;
 
 /// `TAG_STREAM` flag: the host side is a terminal in raw mode; the kernel runs the line discipline.

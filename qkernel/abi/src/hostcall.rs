@@ -137,6 +137,23 @@ pub const REPORT_CONTAINER_RESTED: u64 = 20;
 /// (the same): its tasks go on. A report of a number smaller than one reported before is out of date.
 pub const REPORT_CONTAINER_RESUMED: u64 = 21;
 
+/// (container id, 0, text phys, len): the deadline that wakes the sandbox, before [`REPORT_WAKE_EVENT`]: the process's id (0: it is not
+/// known), the kind of timer, how many microseconds before it was set, how many it is late, and the name of who waits, which may
+/// hold anything, with a space between each. At most [`TIMER_MAX_BYTES`].
+pub const REPORT_TIMER: u64 = 22;
+pub const TIMER_MAX_BYTES: u64 = 128;
+/// (0, 0, text phys, len): what keeps a sandbox awake that has been idle for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says. A line
+/// for each thing that is known, its name and its value with a space between: `kind` is `request` (one that came over an accepted
+/// connection is open), `perhaps-request` (one may be), `exec` (an exec'd process is at work), `outbound` (a task waits with a time-out
+/// for the answer to what the sandbox asked), `lock` (it has an exclusive lock of a shared file, or waits for one), `timer` (work goes on for which a deadline woke it),
+/// `computes`; `peer`, `peer_port`, `port`; `pid`, `tid` and `process` of a task, the
+/// system call in which it waits (`wait`) and for how long (`wait_ms`); `given_up`: it falls asleep all the same. No line: nothing
+/// does. At most [`WHY_MAX_BYTES`].
+pub const REPORT_KEPT_AWAKE: u64 = 23;
+/// (the same): whom the socket event that woke the sandbox last was for: `peer`, `peer_port`, `port`, `pid`, `tid`, `process`.
+pub const REPORT_WOKEN_FOR: u64 = 24;
+pub const WHY_MAX_BYTES: u64 = 1 << 10;
+
 // ---- wake events ----
 /// A connection, or data for a socket.
 pub const WAKE_EVENT_SOCKET: u64 = 1;
@@ -146,6 +163,8 @@ pub const WAKE_EVENT_STREAM: u64 = 2;
 pub const WAKE_EVENT_EXEC: u64 = 3;
 /// A container that was paused goes on ([`EVENT_PAUSE_CONTAINER`]).
 pub const WAKE_EVENT_CONTAINER: u64 = 4;
+/// A program's deadline is due ([`REPORT_TIMER`] has told whose).
+pub const WAKE_EVENT_TIMER: u64 = 5;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.
@@ -363,6 +382,23 @@ pub const WATCH_EXCL_UNLINK: u64 = 0x0400_0000;
 /// (`/proc/sys/fs/inotify/max_user_watches`).
 pub const WATCHES_MAX: u64 = 4096;
 
+/// (handle, first, last, kind: [`LOCK_SHARED`] …): locks the bytes from the first to the last one of a volume's file, or gives them
+/// back, for the sandbox as one owner: the lock is that of the host's open file (`F_OFD_SETLK`) and goes with the handle. A last one of
+/// [`LOCK_END`]: and all behind. Never waits: `-EAGAIN`, someone else has a lock there; what was locked before stays. `-EROFS`: an
+/// exclusive lock, in a mount that is read-only. `-ENOLCK`: there are [`LOCKS_MAX`].
+pub const LOCK_BYTES: u32 = 80;
+/// (handle, first, last, kind, phys of [`HostLock`]): the lock that keeps [`LOCK_BYTES`] from locking, if there is one; result: 1 or 0.
+pub const LOCK_QUERY: u32 = 81;
+/// (handle, kind): as [`LOCK_BYTES`], by `flock(2)`. After `-EAGAIN` what was locked before is not any more.
+pub const LOCK_WHOLE: u32 = 82;
+pub const LOCK_NONE: u64 = 0;
+pub const LOCK_SHARED: u64 = 1;
+pub const LOCK_EXCLUSIVE: u64 = 2;
+/// The last byte of all.
+pub const LOCK_END: u64 = i64::MAX.cast_unsigned();
+/// Most pieces of files that a sandbox has locked on the host.
+pub const LOCKS_MAX: u64 = 16_384;
+
 /// `SUBMIT` operation: `fsync` (handle, data only, unused).
 pub const ASYNC_FSYNC: u64 = 1;
 /// `SUBMIT` operation: [`SWAP_IN`] with its arguments; the list stays where it is until the end. After an error what has come
@@ -408,6 +444,9 @@ pub const EVENT_RESUME: u32 = 18;
 pub const EVENT_HIBERNATE: u32 = 19;
 /// In the `flags` of [`EVENT_PAUSE`] and [`EVENT_HIBERNATE`]: only [`EVENT_RESUME`] and [`EVENT_WAKE`] end it.
 pub const EVENT_FLAG_HELD: u32 = 2;
+/// In the `flags` of [`EVENT_HIBERNATE`]: [`REPORT_IDLE_TIMEOUT`] is its reason. What has come since withdraws it: it is answered as one
+/// that a later request overtook ([`HIBERNATE_CANCELLED`]).
+pub const EVENT_FLAG_IDLE: u32 = 4;
 /// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
 /// sandbox: [`REPORT_IDLE`] tells when that is done with.
 pub const EVENT_WAKE: u32 = 20;
@@ -468,6 +507,19 @@ pin_layout!(
     dev: 0, ino: 8, mode: 16, nlink: 20, uid: 24, gid: 28, rdev: 32, size: 40, blocks: 48, blksize: 56,
     attributes: 60, atime_ns: 64, mtime_ns: 72, ctime_ns: 80, btime_ns: 88,
 );
+
+/// A lock that others hold: the answer of [`LOCK_QUERY`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostLock {
+    pub first: u64,
+    pub last: u64,
+    /// [`LOCK_SHARED`] or [`LOCK_EXCLUSIVE`].
+    pub kind: u64,
+    /// 1: a process's, of which the sandbox knows nothing more; 0: an open file's.
+    pub is_process: u64,
+}
+pin_layout!(HostLock, 32, first: 0, last: 8, kind: 16, is_process: 24);
 
 /// The answer of [`STATFS`]: the fields of `statfs(2)`.
 #[repr(C)]

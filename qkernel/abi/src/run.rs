@@ -43,7 +43,8 @@ pub const TRAP_PAGE_FAULT: u32 = 1;
 pub const TRAP_EXCEPTION: u32 = 2;
 /// `TrapInfo::kind`: the kernel is wanted (time slice, timer, kick, event); registers are unchanged user state.
 pub const TRAP_INTERRUPT: u32 = 3;
-/// `TrapInfo::kind`: a mapped host file has no byte at `addr` (it was truncated).
+/// `TrapInfo::kind`: a mapped host file has no byte at `addr` (it was truncated); `error` is as for a page fault, or 0 where
+/// the platform is not told of it.
 pub const TRAP_BUS: u32 = 4;
 /// `TrapInfo::kind`: the stub process is gone (systrap); the address space cannot run any more.
 pub const TRAP_LOST: u32 = 5;

@@ -18,9 +18,11 @@ pub struct KernelStats {
     pub unknown_calls: AtomicU64,
     /// Pages that were copied to patch call sites in them, so far.
     pub patched_pages: AtomicU64,
+    /// Pages that were free and went back to the host while the sandbox ran, so far.
+    pub returned_pages: AtomicU64,
 }
 pin_layout!(
-    KernelStats, 40, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24, patched_pages: 32
+    KernelStats, 48, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24, patched_pages: 32, returned_pages: 40
 );
 
 /// The VMM's copy of [`KernelStats`].
@@ -32,9 +34,10 @@ pub struct KernelFigures {
     pub heap_bytes: u64,
     pub unknown_calls: u64,
     pub patched_pages: u64,
+    pub returned_pages: u64,
 }
 pin_layout!(
-    KernelFigures, 40, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24, patched_pages: 32
+    KernelFigures, 48, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24, patched_pages: 32, returned_pages: 40
 );
 
 impl KernelStats {
@@ -46,6 +49,7 @@ impl KernelStats {
             heap_bytes: AtomicU64::new(0),
             unknown_calls: AtomicU64::new(0),
             patched_pages: AtomicU64::new(0),
+            returned_pages: AtomicU64::new(0),
         }
     }
 

@@ -95,11 +95,21 @@ pub fn give_all(from: Owner, to: Owner) {
     HEAP.give_all(from.number(), to.number());
 }
 
+fn release(start: NonNull<u8>, len: usize) -> bool {
+    platform::release(platform::phys_of(start.as_ptr()), len as u64).is_ok()
+}
+
 /// Gives free pages back to the host; result: bytes.
 pub fn trim() -> usize {
-    let release = |start: NonNull<u8>, len: usize| {
-        platform::release(platform::phys_of(start.as_ptr()), len as u64).is_ok()
-    };
     // SAFETY: released kernel memory reads as zeros.
     unsafe { HEAP.trim(release) }
+}
+
+/// Gives up to `most_bytes` of the free pages from page `from` on back to the host; where to go on, and the bytes. `None`:
+/// there are none.
+pub fn trim_step(from: usize, most_bytes: usize) -> Option<(usize, usize)> {
+    // The largest power of two that is not more.
+    let most = most_bytes.checked_ilog2().map_or(0, |order| 1 << order);
+    // SAFETY: as above.
+    unsafe { HEAP.trim_step(from, most, release) }
 }

@@ -1,12 +1,13 @@
 //! Hostcalls as typed functions.
 
-use abi::hostcall::{self as hc, HostStat, HostStatFs, Segment, SetAttr};
+use abi::hostcall::{self as hc, HostLock, HostStat, HostStatFs, Segment, SetAttr};
 use abi::word::{high32, low32, to_usize};
 use alloc::vec::Vec;
 
 use crate::counts::Charge;
 use crate::errno::{Errno, Result};
 use crate::handles;
+use crate::outside;
 use crate::platform::{call, phys_of};
 use crate::upcall;
 
@@ -111,6 +112,16 @@ pub fn report_usage(id: u64, request: u64, text: &str) {
     let _ = call(hc::REPORT, args);
 }
 
+/// Tells whose deadline wakes the sandbox, in the form of `REPORT_TIMER`.
+pub fn report_timer(id: u64, text: &[u8]) {
+    let _ = call(hc::REPORT, [hc::REPORT_TIMER, id, 0, phys_of(text.as_ptr()), text.len() as u64, 0]);
+}
+
+/// Tells something in words: `REPORT_KEPT_AWAKE` ….
+pub fn report_text(what: u64, text: &str) {
+    let _ = call(hc::REPORT, [what, 0, 0, phys_of(text.as_ptr()), text.len() as u64, 0]);
+}
+
 /// Fills `bytes` with random ones.
 pub fn random(bytes: &mut [u8]) {
     let _ = call(hc::RANDOM, [phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0, 0]);
@@ -151,6 +162,33 @@ pub fn watch_remove(stream: &Handle, descriptor: i32) -> Result<()> {
     call(hc::WATCH_REMOVE, [stream.arg(), u64::from(descriptor.unsigned_abs()), 0, 0, 0, 0]).map(drop)
 }
 
+/// The `LOCK_…` of a lock's kind.
+fn lock_kind(exclusive: Option<bool>) -> u64 {
+    match exclusive {
+        None => hc::LOCK_NONE,
+        Some(false) => hc::LOCK_SHARED,
+        Some(true) => hc::LOCK_EXCLUSIVE,
+    }
+}
+
+/// `LOCK_BYTES`; `None` gives them back.
+pub fn lock_bytes(file: &Handle, first: u64, last: u64, exclusive: Option<bool>) -> Result<()> {
+    call(hc::LOCK_BYTES, [file.arg(), first, last, lock_kind(exclusive), 0, 0]).map(drop)
+}
+
+/// `LOCK_WHOLE`; `None` gives it back.
+pub fn lock_whole(file: &Handle, exclusive: Option<bool>) -> Result<()> {
+    call(hc::LOCK_WHOLE, [file.arg(), lock_kind(exclusive), 0, 0, 0, 0]).map(drop)
+}
+
+/// `LOCK_QUERY`: what keeps [`lock_bytes`] from it.
+pub fn lock_query(file: &Handle, first: u64, last: u64, exclusive: bool) -> Result<Option<HostLock>> {
+    let mut found = HostLock::default();
+    let at = phys_of(&raw mut found);
+    let is_there = call(hc::LOCK_QUERY, [file.arg(), first, last, lock_kind(Some(exclusive)), at, 0])?;
+    Ok((is_there != 0).then_some(found))
+}
+
 /// `STAT_LIST` of `count` names, each ended by NUL.
 pub fn stat_list(dir: &Handle, names: &[u8], count: usize) -> Result<Vec<HostStat>> {
     let mut stats = alloc::vec![HostStat::default(); count];
@@ -184,6 +222,9 @@ pub(crate) fn transfer(
     let at = if offset == u64::MAX { offset } else { offset + done as u64 };
     let list = phys_of(segments.as_ptr());
     let moved = call(number, [file.arg(), list, segments.len() as u64, at, cached.into(), 0])?;
+    if number == hc::WRITE && moved > 0 {
+        outside::note();
+    }
     usize::try_from(moved).map_err(|_| Errno::EIO)
 }
 
@@ -194,16 +235,21 @@ pub fn readdir(dir: &Handle, buf: &mut [u8], position: u64) -> Result<(usize, bo
     Ok((bytes, bytes == 0 || got & hc::READDIR_END != 0))
 }
 
+/// The result of a call that changes something of the host's.
+fn changed(result: Result<u64>) -> Result<()> {
+    result.map(|_| outside::note())
+}
+
 /// `MKDIR`.
 pub fn mkdir(dir: &Handle, name: &[u8], mode: u32) -> Result<()> {
     let (at, len) = name_args(name);
-    call(hc::MKDIR, [dir.arg(), at, len, u64::from(mode), 0, 0]).map(drop)
+    changed(call(hc::MKDIR, [dir.arg(), at, len, u64::from(mode), 0, 0]))
 }
 
 /// `UNLINK`; `flags` as `unlinkat(2)`.
 pub fn unlink(dir: &Handle, name: &[u8], flags: u32) -> Result<()> {
     let (at, len) = name_args(name);
-    call(hc::UNLINK, [dir.arg(), at, len, u64::from(flags), 0, 0]).map(drop)
+    changed(call(hc::UNLINK, [dir.arg(), at, len, u64::from(flags), 0, 0]))
 }
 
 /// `RENAME`; `flags` as `renameat2(2)`.
@@ -211,20 +257,20 @@ pub fn rename(old_dir: &Handle, old: &[u8], new_dir: &Handle, new: &[u8], flags:
     let lens = (old.len() as u64) << 32 | new.len() as u64;
     let args =
         [old_dir.arg(), phys_of(old.as_ptr()), lens, new_dir.arg(), phys_of(new.as_ptr()), u64::from(flags)];
-    call(hc::RENAME, args).map(drop)
+    changed(call(hc::RENAME, args))
 }
 
 /// `LINK`: another name for the node.
 pub fn link(node: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
     let (at, len) = name_args(name);
-    call(hc::LINK, [node.arg(), dir.arg(), at, len, 0, 0]).map(drop)
+    changed(call(hc::LINK, [node.arg(), dir.arg(), at, len, 0, 0]))
 }
 
 /// `SYMLINK`.
 pub fn symlink(dir: &Handle, name: &[u8], target: &[u8]) -> Result<()> {
     let (at, len) = name_args(name);
     let (target_at, target_len) = name_args(target);
-    call(hc::SYMLINK, [dir.arg(), at, len, target_at, target_len, 0]).map(drop)
+    changed(call(hc::SYMLINK, [dir.arg(), at, len, target_at, target_len, 0]))
 }
 
 /// `READLINK`.
@@ -239,7 +285,7 @@ pub fn readlink(dir: &Handle, name: &[u8]) -> Result<Vec<u8>> {
 /// `MKNOD`; `kind` is `S_IFIFO`, `S_IFSOCK` or `S_IFREG`.
 pub fn mknod(dir: &Handle, name: &[u8], mode: u32, kind: u32) -> Result<()> {
     let (at, len) = name_args(name);
-    call(hc::MKNOD, [dir.arg(), at, len, u64::from(mode), u64::from(kind), 0]).map(drop)
+    changed(call(hc::MKNOD, [dir.arg(), at, len, u64::from(mode), u64::from(kind), 0]))
 }
 
 /// `SETATTR` of a component (or of the handle, when `name` is empty).
@@ -250,7 +296,7 @@ pub fn set_attr(dir: &Handle, name: &[u8], attr: &SetAttr) -> Result<()> {
 
 /// `FALLOCATE`.
 pub fn fallocate(file: &Handle, mode: u32, offset: u64, len: u64) -> Result<()> {
-    call(hc::FALLOCATE, [file.arg(), u64::from(mode), offset, len, 0, 0]).map(drop)
+    changed(call(hc::FALLOCATE, [file.arg(), u64::from(mode), offset, len, 0, 0]))
 }
 
 /// `FSYNC`, for which this CPU waits.
@@ -297,7 +343,9 @@ pub fn seek(file: &Handle, offset: u64, whence: u32) -> Result<u64> {
 
 /// `COPY_RANGE` between two files of the host.
 pub fn copy_range(from: &Handle, from_at: u64, to: &Handle, to_at: u64, len: u64) -> Result<usize> {
-    Ok(to_usize(call(hc::COPY_RANGE, [from.arg(), from_at, to.arg(), to_at, len, 0])?))
+    let copied = call(hc::COPY_RANGE, [from.arg(), from_at, to.arg(), to_at, len, 0])?;
+    outside::note();
+    Ok(to_usize(copied))
 }
 
 /// `ROUTE_QUERY`: asks about the network; `EMSGSIZE` when the answer doesn't fit.

@@ -9,6 +9,8 @@
 #[repr(u8)]
 pub enum Rank {
     // Mutexes.
+    /// A pass of the collector of sockets that only messages hold. Held while what it has found is closed.
+    Collection,
     /// Mounts that move or go, one at a time.
     MountMoves,
     /// Work on two pipes at once.
@@ -81,6 +83,8 @@ pub enum Rank {
     Feed,
     /// Who watches which file.
     Watches,
+    /// What the host has locked of a file for the sandbox. Held while it is asked to, which takes no time.
+    HostLocks,
     /// The state of one thing. Inside, only values as below and locks of the machine are taken.
     Leaf,
     /// A value that is replaced as a whole ([`crate::spin::Shared`]). Nothing is taken inside.

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
 use crate::mm::IoBuf;
+use crate::outside;
 use crate::platform::{call, phys_of};
 
 /// Makes a socket whose readiness is told by events with `token`.
@@ -20,6 +21,7 @@ pub fn socket(family: u32, kind: u32, protocol: u32, token: u64) -> Result<Handl
 pub fn connect_node(node: &Handle, kind: u32, token: u64, ids: &[u32]) -> Result<Handle> {
     let ids = &ids[..ids.len().min(2 + to_usize(nr::GROUPS_MAX))];
     let args = [node.arg(), kind.into(), token, phys_of(ids.as_ptr()), ids.len() as u64, 0];
+    outside::note();
     host::open_by(nr::SOCK_CONNECT_NODE, args)
 }
 
@@ -34,6 +36,7 @@ pub fn bind(socket: &Handle, address: &[u8]) -> Result<()> {
 
 /// `connect(2)`.
 pub fn connect(socket: &Handle, address: &[u8]) -> Result<()> {
+    outside::note();
     with_bytes(nr::SOCK_CONNECT, socket, address)
 }
 
@@ -108,6 +111,7 @@ pub fn send(
             control_len: len32(control.len()),
         };
         let sent = call(nr::SOCK_SEND, [socket.arg(), phys_of(&raw const message), 0, 0, 0, 0])?;
+        outside::note();
         Ok((to_usize(sent), (to_usize(sent), offered)))
     })
 }
@@ -115,7 +119,9 @@ pub fn send(
 /// Sends up to `len` bytes of a host file from `offset` on; 0 at its end.
 pub fn send_file(socket: &Handle, file: &Handle, offset: u64, len: usize) -> Result<usize> {
     let args = [socket.arg(), file.arg(), offset, len as u64, 0, 0];
-    call(nr::SOCK_SEND_FILE, args).map(|sent| to_usize(sent).min(len))
+    let sent = call(nr::SOCK_SEND_FILE, args)?;
+    outside::note();
+    Ok(to_usize(sent).min(len))
 }
 
 /// A receive's requests besides bytes, and its results.

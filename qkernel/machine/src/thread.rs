@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::errno::Result;
 use crate::host;
-use crate::mm::{AddressSpace, stats};
+use crate::mm::{AddressSpace, give_back, stats};
 use crate::platform::{self, Trap, UserContext};
 use crate::rank::Rank;
 use crate::sched::{self, SchedState};
@@ -190,4 +190,5 @@ pub fn handle_pending() {
     if sched::handle_pending() {
         stats::refresh();
     }
+    give_back::look_if_freed();
 }

@@ -24,11 +24,11 @@ pub(super) fn handle(event: &Event, round: u64) {
                 hibernate::idle::note_visit();
             }
             if told.for_any || sched::woken_in_pause() != woken {
-                hibernate::wake_event(if told.is_socket {
-                    hc::WAKE_EVENT_SOCKET
+                if told.is_socket {
+                    hibernate::wake_event_of(hc::WAKE_EVENT_SOCKET, event.token);
                 } else {
-                    hc::WAKE_EVENT_STREAM
-                });
+                    hibernate::wake_event(hc::WAKE_EVENT_STREAM);
+                }
             }
         }
         hc::EVENT_SIGNAL => {
@@ -58,7 +58,12 @@ pub(super) fn handle(event: &Event, round: u64) {
         hc::EVENT_LIMIT => limits::change(event.token, event.flags, event.value.cast_unsigned()),
         hc::EVENT_PAUSE_CONTAINER => pause::request(event.token, event.value, event.flags & 1 != 0),
         hc::EVENT_PAUSE => hibernate::pause(event.value, is_held),
-        hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0, is_held),
+        hc::EVENT_HIBERNATE => {
+            hibernate::request(event.value, event.flags & 1 != 0, is_held);
+            if event.flags & hc::EVENT_FLAG_IDLE != 0 {
+                hibernate::idle::ordered(event.value);
+            }
+        }
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),
         _ => {}
     }

@@ -56,6 +56,9 @@ pub fn new_leader(
         task.confinement.set_no_new_privs();
     }
     task.confinement.begin_with(filter);
+    if let Some(first) = container.first_process() {
+        container.groups.come_in(&process.member, &first.member);
+    }
     let mut tree = container.pids.tree.lock();
     if !tree.admits(container) {
         return Err(Errno::ESRCH);

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::task::container::{self, Container, ContainerId};
 use machine::host;
 use machine::mm::frames;
-use machine::sched::{Quota, Runnable, shares};
+use machine::sched::{Quota, Runnable, periods, shares};
 
 /// The limit that the event's `flags` name becomes `value`. As with version 1 of Linux's control groups, memory that is in use is not
 /// taken away: what can be dropped is dropped, and a limit below the rest is refused.
@@ -40,6 +40,9 @@ pub fn apply_cpu(container: &Container, limit: ContainerLimit) {
             let quota = container.limits.cpu_quota().map(|(quota, period)| Quota::from_us(quota, period));
             let tasks: Vec<_> = container.tasks().into_iter().map(|task| task as Runnable).collect();
             shares::set_quota(owner, quota, &tasks);
+        }
+        ContainerLimit::CpuQuota | ContainerLimit::CpuPeriod => {
+            periods::watch(container.limits.cpu_quota().map(|(_, period)| period.saturating_mul(1000)));
         }
         _ => {}
     }

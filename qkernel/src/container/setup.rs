@@ -18,7 +18,6 @@ use crate::fs::mount::{self, Limits, Mount};
 use crate::fs::path::{FsContext, Path};
 use crate::fs::walk::{Resolve, Walker};
 use crate::fs::{hostfs, names, stream, tmpfs};
-use crate::ipc::IpcNamespace;
 use crate::spec::{MountSpec, Spec, StreamSpec};
 use crate::task::container::Container;
 use crate::tty;
@@ -32,13 +31,13 @@ pub type Made = (Arc<FsContext>, Arc<FileTable>, Option<Arc<Tty>>);
 /// sentence.
 pub fn init(container: &Arc<Container>, spec: &mut Spec) -> core::result::Result<Made, String> {
     let (first, others) = spec.mounts.split_first_mut().ok_or("there is no root file system")?;
-    let ipc = container.ipc();
-    let root = mount_root(first, &ipc).map_err(|error| format!("the root cannot be mounted: {error:?}"))?;
+    let root =
+        mount_root(first, container).map_err(|error| format!("the root cannot be mounted: {error:?}"))?;
     // With which all its mounts go, should one fail.
     container.root.call_once(|| root.clone());
     let actor = kernel_actor(&root);
     for mount in others {
-        attach(&actor, &root, mount, &ipc)
+        attach(&actor, &root, mount, container)
             .map_err(|error| format!("mount {}: {error:?}", mount.path.escape_ascii()))?;
     }
     mount::list().iter().for_each(|mount| hostfs::begin_lower(&mount.root_inode));
@@ -106,27 +105,28 @@ fn limits_of(spec: &MountSpec) -> Limits {
     Limits::from_bits_truncate(spec.flags)
 }
 
-fn root_inode(spec: &mut MountSpec, ipc: &Arc<IpcNamespace>) -> Result<Arc<dyn Inode>> {
+fn root_inode(spec: &mut MountSpec, container: &Arc<Container>) -> Result<Arc<dyn Inode>> {
     match spec.handle.take() {
         Some(handle) => {
             let kind = hostfs::MountKind {
                 shared: spec.flags & MOUNT_SHARED != 0,
                 is_volume: spec.flags & MOUNT_VOLUME != 0,
+                is_read_only: limits_of(spec).contains(Limits::READ_ONLY),
             };
             Ok(hostfs::root(handle, kind, spec.lower.take())?)
         }
-        None => crate::filesystems::virtual_fs_with(spec, ipc).ok_or(Errno::ENODEV),
+        None => crate::filesystems::virtual_fs_with(spec, container).ok_or(Errno::ENODEV),
     }
 }
 
-fn mount_root(spec: &mut MountSpec, ipc: &Arc<IpcNamespace>) -> Result<Path> {
-    let mount = Mount::of(root_inode(spec, ipc)?, &spec.kind, &spec.source, limits_of(spec));
+fn mount_root(spec: &mut MountSpec, container: &Arc<Container>) -> Result<Path> {
+    let mount = Mount::of(root_inode(spec, container)?, &spec.kind, &spec.source, limits_of(spec));
     mount.become_root();
     Ok(mount.path())
 }
 
-fn attach(actor: &Actor, root: &Path, spec: &mut MountSpec, ipc: &Arc<IpcNamespace>) -> Result<()> {
-    let inode = root_inode(spec, ipc)?;
+fn attach(actor: &Actor, root: &Path, spec: &mut MountSpec, container: &Arc<Container>) -> Result<()> {
+    let inode = root_inode(spec, container)?;
     let place = make_place(actor, root, &spec.path, inode.kind() == S_IFDIR)?;
     if (inode.kind() == S_IFDIR) != (place.inode.kind() == S_IFDIR) {
         return Err(Errno::ENOTDIR);
@@ -143,7 +143,7 @@ fn shown_kind(spec: &MountSpec) -> &[u8] {
 /// [`attach`] by the kernel itself, of a file system of its own.
 #[cfg(feature = "harness")]
 pub fn attach_own(root: &Path, spec: &mut MountSpec) -> Result<()> {
-    attach(&kernel_actor(root), root, spec, &IpcNamespace::new())
+    attach(&kernel_actor(root), root, spec, &Container::kernel())
 }
 
 fn find(actor: &Actor, root: &Path, path: &[u8]) -> Result<Path> {

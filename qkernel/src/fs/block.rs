@@ -31,7 +31,8 @@ pub fn block_on<R>(
     }
     // What it has done so far is told before it sleeps.
     sigio::deliver();
-    let mut table = PollTable::new(Waker::Task(sched::current()), events);
+    let task = sched::current();
+    let mut table = PollTable::new(Waker::Task(task.clone()), events);
     file.ops.poll_for(file, Some(&mut table), events);
     let ready = || match attempt() {
         Err(Errno::EAGAIN) => None,
@@ -41,7 +42,8 @@ pub fn block_on<R>(
         drop(table);
         return look_again(deadline_ns, ready);
     }
-    sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, ready)?.unwrap_or(Err(Errno::EAGAIN))
+    let wait = || sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, ready);
+    task.sched().waiting.on(1, file.ops.is_from_outside(), wait)?.unwrap_or(Err(Errno::EAGAIN))
 }
 
 /// Waits without being told: of a waiter that found no memory to register with, as `read(2)` knows no error for that.

@@ -12,6 +12,7 @@ use machine::sync::Once;
 use crate::creds::Creds;
 use crate::fs::file::{File, FileTable, OpenFlags};
 use crate::fs::path::FsContext;
+pub use crate::fs::pid_of::PidOf;
 use crate::limits::RLIMIT_NOFILE;
 use crate::signals::Source;
 
@@ -52,13 +53,6 @@ pub fn current() -> Arc<dyn Caller> {
         Some(current) => current(),
         None => host::die("files are used before there are tasks"),
     }
-}
-
-/// A process that others are told of, whether or not they have its id.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PidOf {
-    pid: u32,
-    space: u64,
 }
 
 impl PidOf {

@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 
 use crate::fs::inode::Inode;
 use crate::fs::inode::S_IFDIR;
+use machine::sched::work;
 use machine::sync::{Mutex, Rank, SpinLock};
 
 /// Most cached names that aren't directories (absent ones included).
@@ -106,10 +107,11 @@ impl Dentry {
         self.place.lock().gone
     }
 
-    /// Whether it is `ancestor`, or lies below it.
+    /// Whether it is `ancestor`, or lies below it. The caller may sleep.
     pub fn is_below(self: &Arc<Self>, ancestor: &Arc<Dentry>) -> bool {
         let mut at = self.clone();
         loop {
+            work::count(1);
             if Arc::ptr_eq(&at, ancestor) {
                 return true;
             }
@@ -118,10 +120,11 @@ impl Dentry {
         }
     }
 
-    /// A number that all names of its file system have in common, while they are in use.
+    /// A number that all names of its file system have in common, while they are in use. The caller may sleep.
     pub fn tree(self: &Arc<Self>) -> usize {
         let mut at = self.clone();
         while let Some(parent) = at.parent() {
+            work::count(1);
             at = parent;
         }
         Arc::as_ptr(&at) as usize
@@ -310,6 +313,9 @@ pub fn shrink() {
 impl Queue {
     fn shrink(&self, tries: usize, even_used: bool) {
         for _ in 0..tries {
+            if tries > EVICTION_TRIES {
+                work::count(1);
+            }
             let Some(candidate) = self.dentries.lock().pop_front() else { return };
             let Some(dentry) = candidate.upgrade() else { continue };
             let recently = dentry.used.swap(false, Ordering::Relaxed) && !even_used;
@@ -332,6 +338,7 @@ impl Queue {
 pub fn forget_tree(root: &Arc<Dentry>) {
     let mut left = alloc::vec![root.clone()];
     while let Some(dentry) = left.pop() {
+        work::count(1);
         let children = core::mem::take(&mut *dentry.children.lock());
         left.extend(children.into_values());
     }

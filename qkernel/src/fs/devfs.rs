@@ -132,7 +132,7 @@ struct MemoryDevice {
     rdev: u64,
 }
 
-/// Bytes between looks at signals and other tasks.
+/// Bytes between looks at signals.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Random bytes made at a time.
 const RANDOM_BYTES: usize = 4096;
@@ -153,7 +153,7 @@ fn fill(buf: &mut IoBuf<'_>, mut piece: impl FnMut(&mut IoBuf<'_>) -> Result<()>
             if sched::is_interrupted(&sched::current()) {
                 break;
             }
-            sched::yield_now();
+            sched::let_others_go_on();
         }
     }
     Ok(buf.done() - before)
@@ -204,6 +204,14 @@ impl FileOps for MemoryDevice {
 
     fn is_seekable(&self) -> bool {
         true
+    }
+
+    fn can_be_spliced(&self) -> bool {
+        self.kind != Memory::Null
+    }
+
+    fn takes_splices(&self) -> bool {
+        self.kind != Memory::Full
     }
 
     fn ioctl(

@@ -24,8 +24,10 @@ use crate::fs::poll::PollTable;
 use crate::fs::{anon, host_poll};
 use machine::errno::{Errno, Result};
 use machine::mm::{UserAddr, account};
+use machine::sched;
 use machine::sched::wait::PollEvents;
-use machine::sched::wait::{WaitQueue, Wake, Waker};
+use machine::sched::wait::{Readers, WaitQueue, Wake, Waker};
+use machine::sched::work;
 use machine::sync::{Mutex, Rank, SpinLock};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -135,6 +137,13 @@ impl Wake for Item {
             && self.ready.push(&me)
         {
             self.ready.announce();
+        }
+    }
+
+    fn add_readers(&self, readers: &mut Readers) {
+        if !self.removed.load(Ordering::Acquire) && self.interest().intersects(PollEvents::READABLE) {
+            self.ready.waiters.add_readers(readers, false);
+            self.ready.pollers.add_readers(readers, false);
         }
     }
 }
@@ -359,6 +368,7 @@ impl Epoll {
             if out.len() >= max {
                 break;
             }
+            work::count(1);
             let Some(item) = self.ready.pop() else { break };
             if item.removed.load(Ordering::Acquire) {
                 continue;
@@ -394,12 +404,15 @@ impl Epoll {
             self.take(max, &mut out);
         }
         if out.is_empty() && deadline_ns != Some(0) {
-            let woken = self.ready.waiters.wait_until(deadline_ns, || {
+            let ready = || {
                 if !self.ready.is_empty() {
                     self.take(max, &mut out);
                 }
                 (!out.is_empty()).then_some(())
-            });
+            };
+            // Who has a time-out waits for that as well, and who has none for something in the set, most likely from outside.
+            let wait = || self.ready.waiters.wait_until(deadline_ns, ready);
+            let woken = sched::current().sched().waiting.on(0, deadline_ns.is_none(), wait);
             if out.is_empty() {
                 // A wake-up meant for one waiter may have come to this one, which leaves.
                 self.pass_on();
@@ -423,6 +436,7 @@ impl Epoll {
         let _items = self.items.lock_beside();
         let turns = self.ready.list.lock().len();
         for _ in 0..turns {
+            work::count(1);
             let Some(item) = self.ready.pop() else { break };
             if item.removed.load(Ordering::Acquire) {
                 continue;
@@ -503,7 +517,13 @@ impl FileOps for Epoll {
         if let Some(table) = table {
             table.add(&self.ready.pollers);
         }
-        if !self.ready.is_empty() && self.any_ready() { PollEvents::READABLE } else { PollEvents::empty() }
+        // Who takes events lets others go on with items in hand that stay ready, and holds the set meanwhile.
+        let is_empty = self.items.try_lock().is_some_and(|_items| self.ready.is_empty());
+        if !is_empty && self.any_ready() { PollEvents::READABLE } else { PollEvents::empty() }
+    }
+
+    fn can_be_spliced(&self) -> bool {
+        false
     }
 
     fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {

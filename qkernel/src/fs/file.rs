@@ -20,6 +20,7 @@ use crate::signals::{SIGXFSZ, Source};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, account};
 use machine::sched::wait::PollEvents;
+use machine::sched::work;
 use machine::sync::{Mutex, Rank, SpinLock};
 
 bitflags! {
@@ -171,6 +172,10 @@ pub trait FileOps: Send + Sync + Any {
     fn poll_for(&self, file: &File, table: Option<&mut PollTable>, _wanted: PollEvents) -> PollEvents {
         self.poll(file, table)
     }
+    /// Whether what a reader waits for here comes from outside the sandbox, or over a socket.
+    fn is_from_outside(&self) -> bool {
+        false
+    }
     /// Moves the position; `ESPIPE` for streams, whose `pread` and `pwrite` fail likewise.
     fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
         Err(Errno::ESPIPE)
@@ -221,6 +226,10 @@ pub trait FileOps: Send + Sync + Any {
     fn can_be_spliced(&self) -> bool {
         true
     }
+    /// Whether `splice(2)` writes to it.
+    fn takes_splices(&self) -> bool {
+        self.can_be_spliced()
+    }
     /// Whether `O_DIRECT` means anything to it.
     fn is_direct(&self) -> bool {
         false
@@ -263,6 +272,10 @@ pub trait FileOps: Send + Sync + Any {
     }
     /// A process closed a descriptor of it (`close(2)`; POSIX locks go then).
     fn flush(&self, _file: &File, _owner: &crate::fs::file::FileTable) {}
+    /// Something to do once a descriptor is closed and its reference to the file has gone.
+    fn after_close(&self, _file: &File) -> Option<fn()> {
+        None
+    }
     /// `close(2)` took away the last descriptor of it; may sleep (`SO_LINGER`).
     fn last_close(&self) {}
     /// Bytes that it holds for its readers, or on behalf of others: they are freed when it is closed.
@@ -665,6 +678,11 @@ impl FileTable {
             crate::fs::locks::release_posix(&descriptor.file, self.id);
         }
         descriptor.file.ops.flush(&descriptor.file, self);
+        let after = descriptor.file.ops.after_close(&descriptor.file);
+        drop(descriptor);
+        if let Some(after) = after {
+            after();
+        }
     }
 
     /// Changes the close-on-exec flag.
@@ -684,7 +702,10 @@ impl FileTable {
 
     /// Carries out the closing of descriptors that are in the table no more.
     pub fn close_taken(&self, taken: Vec<Descriptor>) {
-        taken.into_iter().for_each(|descriptor| self.closed(descriptor));
+        for descriptor in taken {
+            self.closed(descriptor);
+            work::count(4);
+        }
     }
 
     /// Closes everything (the process ends).

@@ -8,7 +8,8 @@ use core::any::Any;
 use crate::creds::Creds;
 use crate::fs::access::SET_ID;
 use crate::fs::caller;
-use crate::fs::file::{FileOps, OpenFlags};
+use crate::fs::file::{File, FileOps, OpenFlags};
+use crate::fs::locks::HostView;
 use crate::fs::opens::Opens;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
@@ -236,6 +237,14 @@ pub trait Inode: Send + Sync + Any {
     /// Of a node that others than the sandbox may change: a handle by which the host watches it.
     fn watched_by(&self) -> Option<Result<Arc<Handle>>> {
         None
+    }
+    /// Of a file or directory that others than the sandbox may lock: what is locked of it on the host.
+    fn host_locks(&self) -> Option<HostView<'_>> {
+        None
+    }
+    /// Opens such a file once more, for reading and, if `writes`, for writing: to hold its locks by it, and for nothing else.
+    fn open_to_lock(&self, _file: &File, _writes: bool) -> Result<Handle> {
+        Err(Errno::ENOLCK)
     }
     /// Gives up a host handle that the node keeps and can open again.
     fn spare_handle(&self) {}

@@ -23,6 +23,7 @@ use machine::errno::{Errno, Result};
 use machine::host::Handle;
 use machine::mm::{IoBuf, UserAddr, account};
 use machine::sched::wait::PollEvents;
+use machine::sched::work;
 
 const FIONREAD: u32 = 0x541b;
 /// Longest name of a file, with its NUL and padded.
@@ -172,6 +173,7 @@ impl FileOps for InotifyFile {
             let watches = self.instance.watches_behind(after);
             let Some(last) = watches.last() else { return text };
             after = last.descriptor;
+            work::count(u32::try_from(watches.len()).unwrap_or(u32::MAX));
             for watch in &watches {
                 let (dev, ino) = watch.node;
                 let (descriptor, mask) = (watch.descriptor, watch.mask().bits());

@@ -111,6 +111,12 @@ static TABLE: SpinLock<BTreeMap<usize, Leases>> = SpinLock::new(Rank::Leaf, BTre
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static CHANGED: WaitQueue = WaitQueue::new();
 
+/// Leases that there are.
+#[cfg(feature = "harness")]
+pub fn count() -> usize {
+    COUNT.load(Ordering::SeqCst)
+}
+
 /// What a change of a file's leases came to.
 struct Changed<R> {
     result: R,
@@ -163,6 +169,10 @@ fn key_of(file: &File) -> Result<usize> {
 /// another lease is.
 pub fn set(file: &Arc<File>, fd: i32, exclusive: bool) -> Result<()> {
     let inode = &file.path.as_ref().ok_or(Errno::EINVAL)?.inode;
+    if inode.host_locks().is_some() {
+        // Others than the sandbox may open it without asking.
+        return Err(Errno::EINVAL);
+    }
     let opens = inode.opens().ok_or(Errno::EINVAL)?;
     let key = inode.lock_key();
     account::check(LEASE_BYTES).map_err(|_| Errno::ENOLCK)?;

@@ -1,4 +1,13 @@
 //! Advisory locks: POSIX record locks, open-file-description locks, and `flock(2)`.
+//!
+//! The table here says which owner of the sandbox has which. Locks of files that others may open as well, those in volumes, are the
+//! host's besides ([`host`]): there the sandbox is one owner, which has the strongest of what its own have.
+
+mod host;
+mod records;
+
+pub use host::{HostLocks, HostView, holds_exclusive_host_lock, waits_for_host_lock};
+pub use records::{END, Lock, Owner};
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -14,45 +23,13 @@ use machine::mm::account;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Rank, SpinLock};
 
-/// The largest offset a lock can cover: a range up to it has no end.
-pub const END: u64 = i64::MAX as u64;
+use host::Waiter;
 
 /// Most record locks of one file.
 const LOCKS_MAX: usize = 65_536;
 
 /// Bytes of kernel memory a file's first lock takes.
 const LOCK_BYTES: usize = 512;
-
-/// The holder of a lock.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Owner {
-    /// A process (its descriptor table), `fcntl(2)`.
-    Table(u64),
-    /// An open file description, `fcntl(2)` with `F_OFD_*`.
-    Description(u64),
-}
-
-/// A locked range, both ends included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lock {
-    pub owner: Owner,
-    pub process: PidOf,
-    /// The description by which it was taken.
-    pub file: u64,
-    pub start: u64,
-    pub end: u64,
-    pub exclusive: bool,
-}
-
-impl Lock {
-    /// Whether one of them cannot be had with the other.
-    pub fn conflicts(&self, other: &Lock) -> bool {
-        self.owner != other.owner
-            && (self.exclusive || other.exclusive)
-            && self.start <= other.end
-            && other.start <= self.end
-    }
-}
 
 /// The file that has locks, for who shows them. It keeps none open.
 #[derive(Clone)]
@@ -90,56 +67,6 @@ struct FileLocks {
 }
 
 impl FileLocks {
-    fn conflict(&self, wanted: &Lock) -> Option<Lock> {
-        self.records.iter().find(|held| held.conflicts(wanted)).copied()
-    }
-
-    /// Removes `range` from `owner`'s locks, splitting locks that it covers only in part.
-    fn unlock(&mut self, owner: Owner, start: u64, end: u64) -> Result<()> {
-        let mut kept = account::vec(self.records.len() + 2).map_err(|_| Errno::ENOLCK)?;
-        for held in self.records.drain(..) {
-            if held.owner != owner || held.end < start || end < held.start {
-                kept.push(held);
-                continue;
-            }
-            if held.start < start {
-                kept.push(Lock { end: start - 1, ..held });
-            }
-            if held.end > end {
-                kept.push(Lock { start: end + 1, ..held });
-            }
-        }
-        self.records = kept;
-        Ok(())
-    }
-
-    /// Adds a lock that conflicts with none, replacing the owner's locks in its range and joining neighbours.
-    fn lock(&mut self, new: Lock) -> Result<()> {
-        if self.records.len() >= LOCKS_MAX {
-            return Err(Errno::ENOLCK);
-        }
-        self.unlock(new.owner, new.start, new.end)?;
-        let mut joined = new;
-        self.records.retain(|held| {
-            let alike = held.owner == new.owner && held.exclusive == new.exclusive;
-            let touches =
-                held.end.saturating_add(1) >= joined.start && joined.end.saturating_add(1) >= held.start;
-            if alike && touches {
-                joined.start = joined.start.min(held.start);
-                joined.end = joined.end.max(held.end);
-            }
-            !(alike && touches)
-        });
-        let at = self.records.partition_point(|held| held.start <= joined.start);
-        // There is room: unlocking left it.
-        self.records.insert(at, joined);
-        Ok(())
-    }
-
-    fn flock_conflict(&self, wanted: &Lock) -> bool {
-        self.flocks.iter().any(|held| held.conflicts(wanted))
-    }
-
     fn is_empty(&self) -> bool {
         self.records.is_empty() && self.flocks.is_empty()
     }
@@ -180,11 +107,43 @@ impl Drop for Blocked {
     }
 }
 
+/// What came of an attempt to lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Attempt {
+    Done,
+    /// Another owner of the sandbox is in the way.
+    Held,
+    /// Somebody on the host is, who tells nobody when he is not any more.
+    HeldOutside,
+}
+
+/// What was removed.
+#[derive(Clone, Copy, Default)]
+struct Removed {
+    is_any: bool,
+    /// The first and the last byte of record locks among it.
+    span: Option<(u64, u64)>,
+}
+
 static TABLE: SpinLock<Option<Table>> = SpinLock::new(Rank::Leaf, None);
 static CHANGED: WaitQueue = WaitQueue::new();
+/// How often locks have become weaker or fewer.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 fn with_table<R>(f: impl FnOnce(&mut Table) -> R) -> R {
     f(TABLE.lock().get_or_insert_with(Table::default))
+}
+
+/// Files with locks, and tasks that wait for some.
+#[cfg(feature = "harness")]
+pub fn count() -> usize {
+    with_table(|table| table.files.len() + table.blocked.len())
+}
+
+/// A lock that became weaker, or went, may let others in.
+fn tell() {
+    CHANGES.fetch_add(1, Ordering::SeqCst);
+    CHANGED.wake_all();
 }
 
 fn inode_of(file: &File) -> usize {
@@ -192,6 +151,11 @@ fn inode_of(file: &File) -> usize {
         Some(path) => path.inode.lock_key(),
         None => file.ops.lock_key().unwrap_or((&raw const *file).cast::<u8>() as usize),
     }
+}
+
+/// Where its locks on the host are kept, if others than the sandbox may open it.
+fn host_of(file: &File) -> Option<HostView<'_>> {
+    file.path.as_ref()?.inode.host_locks()
 }
 
 impl Table {
@@ -209,6 +173,14 @@ impl Table {
         }
     }
 
+    fn records(&self, file: usize) -> &[Lock] {
+        self.files.get(&file).map_or(&[], |locks| &locks.records)
+    }
+
+    fn flocks(&self, file: usize) -> &[Lock] {
+        self.files.get(&file).map_or(&[], |locks| &locks.flocks)
+    }
+
     /// Whether waiting for `holder` would close a circle back to `waiter`.
     fn would_deadlock(&self, waiter: u64, holder: u64) -> bool {
         let mut at = holder;
@@ -224,16 +196,17 @@ impl Table {
         false
     }
 
-    /// One attempt to lock: `EAGAIN` when it conflicts.
-    fn try_lock(&mut self, file: usize, wanted: &Lock, waits: bool) -> Result<()> {
+    /// The file's record locks with one more; `None` when it conflicts. `waits`: its process is going to wait then.
+    fn prepare(&mut self, file: usize, wanted: &Lock, waits: bool) -> Result<Option<Vec<Lock>>> {
         if let Owner::Table(me) = wanted.owner {
             self.waits.remove(&me);
         }
-        let locks = self.files.entry(file).or_default();
-        let Some(holder) = locks.conflict(wanted) else {
-            let result = locks.lock(*wanted);
-            self.prune(file);
-            return result;
+        let held = self.records(file);
+        let Some(holder) = records::conflict(held, wanted) else {
+            if held.len() >= LOCKS_MAX {
+                return Err(Errno::ENOLCK);
+            }
+            return records::with(held, wanted).map(Some);
         };
         if let (Owner::Table(me), Owner::Table(other), true) = (wanted.owner, holder.owner, waits) {
             if self.would_deadlock(me, other) {
@@ -241,61 +214,154 @@ impl Table {
             }
             self.waits.insert(me, other);
         }
-        Err(Errno::EAGAIN)
+        Ok(None)
+    }
+
+    /// Replaces the file's record locks, and returns the old ones, which are dropped without the lock.
+    fn commit(&mut self, file: usize, new: Vec<Lock>) -> Vec<Lock> {
+        let old = core::mem::replace(&mut self.files.entry(file).or_default().records, new);
+        self.prune(file);
+        old
+    }
+
+    /// One attempt to lock, for a file of the sandbox's own.
+    fn try_lock(&mut self, file: usize, wanted: &Lock, waits: bool) -> Result<Attempt> {
+        let Some(new) = self.prepare(file, wanted, waits)? else { return Ok(Attempt::Held) };
+        self.commit(file, new);
+        Ok(Attempt::Done)
+    }
+
+    fn has_flock_conflict(&self, file: usize, wanted: &Lock) -> bool {
+        self.flocks(file).iter().any(|held| held.conflicts(wanted))
+    }
+
+    /// Replaces what the owner has of `flock(2)` locks.
+    fn set_flock(&mut self, file: usize, owner: Owner, new: Option<Lock>) {
+        let flocks = &mut self.files.entry(file).or_default().flocks;
+        flocks.retain(|held| held.owner != owner);
+        flocks.extend(new);
+        self.prune(file);
+    }
+
+    /// One attempt at a `flock(2)` lock, or its end; see [`flock`].
+    fn try_flock(&mut self, file: usize, owner: Owner, wanted: Option<Lock>, keep: bool) -> Attempt {
+        if wanted.is_some_and(|wanted| self.has_flock_conflict(file, &wanted)) {
+            if !keep {
+                self.set_flock(file, owner, None);
+            }
+            return Attempt::Held;
+        }
+        self.set_flock(file, owner, wanted);
+        Attempt::Done
+    }
+
+    /// Removes the record locks that `which` chooses, and with `flock` those of that description. Takes no memory.
+    fn remove(&mut self, file: usize, which: &dyn Fn(&Lock) -> bool, flock: Option<u64>) -> Removed {
+        let mut removed = Removed::default();
+        let Some(locks) = self.files.get_mut(&file) else { return removed };
+        locks.records.retain(|held| {
+            if !which(held) {
+                return true;
+            }
+            let (start, end) = removed.span.unwrap_or((held.start, held.end));
+            removed.span = Some((start.min(held.start), end.max(held.end)));
+            false
+        });
+        let before = locks.flocks.len();
+        locks.flocks.retain(|held| flock != Some(held.file));
+        removed.is_any = removed.span.is_some() || before != locks.flocks.len();
+        self.prune(file);
+        removed
     }
 }
 
-/// The lock that keeps `wanted` from being taken (`F_GETLK`).
+/// The lock that keeps `wanted` from being taken (`F_GETLK`). One that is held on the host is no process's here: [`Owner::Outside`].
 pub fn test(file: &File, wanted: &Lock) -> Result<Option<Lock>> {
-    let file = inode_of(file);
-    Ok(with_table(|table| table.files.get(&file).and_then(|locks| locks.conflict(wanted))))
+    let key = inode_of(file);
+    let own = with_table(|table| records::conflict(table.records(key), wanted));
+    match host_of(file) {
+        Some(view) if own.is_none() => view.locks.query(file, key, wanted),
+        _ => Ok(own),
+    }
+}
+
+/// The first lock that the owner of `wanted` has in its range (`F_OFD_GETLK` of `F_UNLCK`).
+pub fn own(file: &File, wanted: &Lock) -> Option<Lock> {
+    let key = inode_of(file);
+    with_table(|table| records::own(table.records(key), wanted))
+}
+
+/// Attempts to lock until that is done, or cannot be; if `waits`, it sleeps between. `EAGAIN`, or interrupted.
+fn until_had(
+    key: usize,
+    shown: Shown,
+    waits: bool,
+    mut attempt: impl FnMut() -> Result<Attempt>,
+) -> Result<()> {
+    let (mut blocked, mut waiter) = (None, None);
+    loop {
+        let seen = CHANGES.load(Ordering::SeqCst);
+        let came = attempt()?;
+        match came {
+            Attempt::Done => return Ok(()),
+            _ if !waits => return Err(Errno::EAGAIN),
+            _ => _ = blocked.get_or_insert_with(|| Blocked::new(key, shown)),
+        }
+        if came == Attempt::HeldOutside {
+            waiter.get_or_insert_with(Waiter::new).sleep()?;
+            continue;
+        }
+        waiter = None;
+        let has_changed = || (CHANGES.load(Ordering::SeqCst) != seen).then_some(());
+        CHANGED.wait(has_changed)?;
+    }
 }
 
 /// Takes a lock (`F_SETLK`; `F_SETLKW` if `waits`). `EAGAIN`, `EDEADLK`, or interrupted.
 pub fn lock(file: &File, wanted: &Lock, waits: bool) -> Result<()> {
-    let inode = inode_of(file);
+    let key = inode_of(file);
     account::check(LOCK_BYTES).map_err(|_| Errno::ENOLCK)?;
     let node = Node::of(file);
-    let attempt = || {
-        with_table(|table| {
-            let result = table.try_lock(inode, wanted, waits);
-            table.note_node(inode, &node);
-            result
-        })
-    };
-    let mut result = attempt();
-    if waits && result == Err(Errno::EAGAIN) {
-        let _blocked = Blocked::new(inode, Shown { is_flock: false, lock: *wanted });
-        let woken = CHANGED.wait(|| match attempt() {
-            Err(Errno::EAGAIN) => None,
-            done => Some(done),
-        });
-        if let Owner::Table(me) = wanted.owner {
-            with_table(|table| table.waits.remove(&me));
-        }
-        result = woken.and_then(|done| done);
+    let host = host_of(file);
+    let result = until_had(key, Shown { is_flock: false, lock: *wanted }, waits, || {
+        let came = match &host {
+            Some(view) => view.locks.lock_record(file, key, wanted, waits),
+            None => with_table(|table| table.try_lock(key, wanted, waits)),
+        };
+        with_table(|table| table.note_node(key, &node));
+        came
+    });
+    if let Owner::Table(me) = wanted.owner {
+        with_table(|table| table.waits.remove(&me));
     }
-    // A lock that became weaker may let others in.
-    CHANGED.wake_all();
+    if result.is_ok() {
+        // It may have taken the place of a stronger one.
+        tell();
+    }
     result
 }
 
 /// Gives a range back (`F_UNLCK`).
 pub fn unlock(file: &File, owner: Owner, start: u64, end: u64) -> Result<()> {
-    let inode = inode_of(file);
-    let result = with_table(|table| {
-        let locks = table.files.get_mut(&inode);
-        let result = locks.map_or(Ok(()), |locks| locks.unlock(owner, start, end));
-        table.prune(inode);
-        result
-    });
-    CHANGED.wake_all();
+    let key = inode_of(file);
+    if !with_table(|table| table.files.contains_key(&key)) {
+        return Ok(());
+    }
+    let result = match host_of(file) {
+        Some(view) => view.locks.unlock_record(key, owner, start, end),
+        None => with_table(|table| {
+            let new = records::without(table.records(key), owner, start, end)?;
+            table.commit(key, new);
+            Ok(())
+        }),
+    };
+    tell();
     result
 }
 
 /// `flock(2)`; `None` unlocks. `EAGAIN` when it would wait and `waits` is false.
 pub fn flock(file: &File, kind: Option<bool>, waits: bool) -> Result<()> {
-    let inode = inode_of(file);
+    let key = inode_of(file);
     let owner = Owner::Description(file.id);
     let node = Node::of(file);
     let process = PidOf::of(&*caller::current());
@@ -303,75 +369,57 @@ pub fn flock(file: &File, kind: Option<bool>, waits: bool) -> Result<()> {
     if kind.is_some() {
         account::check(LOCK_BYTES)?;
     }
-    let attempt = |keep: bool| {
-        with_table(|table| {
-            let locks = table.files.entry(inode).or_default();
-            let result = match wanted {
-                Some(wanted) if locks.flock_conflict(&wanted) => {
-                    // Changing a lock gives the old one up first, as on Linux.
-                    if !keep {
-                        locks.flocks.retain(|held| held.owner != owner);
-                    }
-                    Err(Errno::EAGAIN)
-                }
-                wanted => {
-                    locks.flocks.retain(|held| held.owner != owner);
-                    locks.flocks.extend(wanted);
-                    Ok(())
-                }
-            };
-            table.note_node(inode, &node);
-            table.prune(inode);
-            result
-        })
-    };
-    let mut result = attempt(false);
-    CHANGED.wake_all();
-    if waits
-        && result == Err(Errno::EAGAIN)
-        && let Some(lock) = wanted
-    {
-        let _blocked = Blocked::new(inode, Shown { is_flock: true, lock });
-        result = CHANGED
-            .wait(|| match attempt(true) {
-                Err(Errno::EAGAIN) => None,
-                done => Some(done),
-            })
-            .and_then(|done| done);
+    let host = host_of(file);
+    // Changing a lock gives the old one up first, as on Linux.
+    let mut keep = false;
+    let lock = wanted.unwrap_or(Lock { owner, process, file: file.id, start: 0, end: END, exclusive: false });
+    let result = until_had(key, Shown { is_flock: true, lock }, waits, || {
+        let came = match &host {
+            Some(view) => view.lock_whole(file, key, wanted, keep),
+            None => Ok(with_table(|table| table.try_flock(key, owner, wanted, keep))),
+        };
+        with_table(|table| table.note_node(key, &node));
+        if !keep {
+            keep = true;
+            tell();
+        }
+        came
+    });
+    if let Some(view) = &host {
+        view.locks.settle_directory(file);
     }
     result
 }
 
-fn release(file: &File, which: impl Fn(&Lock) -> bool, flock: bool) {
+fn release(file: &File, which: &dyn Fn(&Lock) -> bool, flock: Option<u64>) {
     // Whoever closes a file looks here, and mostly nobody locks any.
     if with_table(|table| table.files.is_empty()) {
         return;
     }
-    let inode = inode_of(file);
-    let changed = with_table(|table| {
-        let Some(locks) = table.files.get_mut(&inode) else { return false };
-        let before = locks.records.len() + locks.flocks.len();
-        locks.records.retain(|held| !which(held));
-        if flock {
-            locks.flocks.retain(|held| held.file != file.id);
-        }
-        let changed = before != locks.records.len() + locks.flocks.len();
-        table.prune(inode);
-        changed
-    });
-    if changed {
-        CHANGED.wake_all();
+    let key = inode_of(file);
+    if !with_table(|table| table.files.contains_key(&key)) {
+        return;
+    }
+    let removed = match host_of(file) {
+        Some(view) => view.locks.release(key, which, flock),
+        None => with_table(|table| table.remove(key, which, flock)),
+    };
+    if removed.is_any {
+        tell();
+    }
+    if let Some(view) = host_of(file) {
+        view.locks.settle_directory(file);
     }
 }
 
 /// A process closed a descriptor of `file`: all its record locks on that file go, whatever descriptor they were made by.
 pub fn release_posix(file: &File, table: u64) {
-    release(file, |held| held.owner == Owner::Table(table), false);
+    release(file, &|held| held.owner == Owner::Table(table), None);
 }
 
 /// The description is gone, and its locks with it.
 pub fn release_file(file: &File) {
-    release(file, |held| held.owner == Owner::Description(file.id), true);
+    release(file, &|held| held.owner == Owner::Description(file.id), Some(file.id));
 }
 
 /// The locks of one file.
@@ -416,37 +464,26 @@ mod tests {
         Lock { owner: Owner::Table(owner), process: PidOf::default(), file: owner, start, end, exclusive }
     }
 
-    fn ranges(locks: &FileLocks) -> Vec<(u64, u64, bool)> {
-        locks.records.iter().map(|held| (held.start, held.end, held.exclusive)).collect()
-    }
-
-    #[test]
-    fn unlocking_the_middle_splits() {
-        let mut locks = FileLocks::default();
-        locks.lock(lock(1, 0, 99, true)).unwrap();
-        locks.unlock(Owner::Table(1), 10, 19).unwrap();
-        assert_eq!(ranges(&locks), [(0, 9, true), (20, 99, true)]);
-        assert!(locks.conflict(&lock(2, 10, 19, true)).is_none());
-        assert!(locks.conflict(&lock(2, 9, 9, false)).is_some());
-    }
-
-    #[test]
-    fn neighbours_of_one_kind_join_and_other_kinds_replace() {
-        let mut locks = FileLocks::default();
-        locks.lock(lock(1, 0, 9, false)).unwrap();
-        locks.lock(lock(1, 10, END, false)).unwrap();
-        assert_eq!(ranges(&locks), [(0, END, false)]);
-        locks.lock(lock(1, 5, 6, true)).unwrap();
-        assert_eq!(ranges(&locks), [(0, 4, false), (5, 6, true), (7, END, false)]);
-    }
-
     #[test]
     fn readers_share_and_circles_are_seen() {
         let mut table = Table::default();
-        assert_eq!(table.try_lock(1, &lock(1, 0, 0, false), true), Ok(()));
-        assert_eq!(table.try_lock(1, &lock(2, 0, 0, false), true), Ok(()));
-        assert_eq!(table.try_lock(2, &lock(2, 0, 0, true), true), Ok(()));
-        assert_eq!(table.try_lock(1, &lock(2, 0, 0, true), true), Err(Errno::EAGAIN));
+        assert_eq!(table.try_lock(1, &lock(1, 0, 0, false), true), Ok(Attempt::Done));
+        assert_eq!(table.try_lock(1, &lock(2, 0, 0, false), true), Ok(Attempt::Done));
+        assert_eq!(table.try_lock(2, &lock(2, 0, 0, true), true), Ok(Attempt::Done));
+        assert_eq!(table.try_lock(1, &lock(2, 0, 0, true), true), Ok(Attempt::Held));
         assert_eq!(table.try_lock(2, &lock(1, 0, 0, true), true), Err(Errno::EDEADLK));
+    }
+
+    #[test]
+    fn what_is_removed_says_where_it_was() {
+        let mut table = Table::default();
+        for wanted in [lock(1, 5, 9, true), lock(1, 20, 29, false), lock(2, 25, 40, false)] {
+            assert_eq!(table.try_lock(1, &wanted, false), Ok(Attempt::Done));
+        }
+        let removed = table.remove(1, &|held| held.owner == Owner::Table(1), None);
+        assert_eq!((removed.is_any, removed.span), (true, Some((5, 29))));
+        assert_eq!(records::next_gap(table.records(1), 5, 29), Some((5, 24)));
+        assert!(!table.remove(1, &|held| held.owner == Owner::Table(1), Some(7)).is_any);
+        assert!(table.remove(1, &|_| true, None).is_any && table.files.is_empty());
     }
 }

@@ -25,6 +25,7 @@ pub mod open;
 pub mod opens;
 pub mod pages;
 pub mod path;
+pub mod pid_of;
 pub mod pipe;
 pub mod poll;
 pub mod readiness;

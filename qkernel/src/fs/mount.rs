@@ -14,7 +14,7 @@ use crate::fs::notify;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::mm::account::Charge;
-use machine::sched;
+use machine::sched::work;
 use machine::sync::{Mutex, Once, Rank, SpinLock};
 
 bitflags! {
@@ -274,6 +274,7 @@ impl Mount {
     fn top(self: &Arc<Self>) -> Arc<Self> {
         let mut top = self.clone();
         while let Some((parent, _)) = top.place() {
+            work::count(1);
             top = parent;
         }
         top
@@ -331,11 +332,7 @@ impl Mount {
             return Err(Errno::EINVAL);
         }
         let place = enter(place.clone());
-        let is_in = |dentry: &Arc<Dentry>| {
-            // Directories may be nested deeply.
-            sched::let_others_go_on();
-            dentry.is_below(&from.dentry)
-        };
+        let is_in = |dentry: &Arc<Dentry>| dentry.is_below(&from.dentry);
         let inner = if with_mounts { from.mount.inner(is_in) } else { Vec::new() };
         // Before copies are made for nothing. No mount comes meanwhile.
         place.check_mountable(root, 1 + inner.len())?;
@@ -348,7 +345,7 @@ impl Mount {
             let copy = mount.copy(mount.root.clone(), mount.root_inode.clone())?;
             copies.insert(mount.id, copy.clone());
             places.push((copy, (parent, dentry)));
-            sched::go_on()?;
+            work::count_or_end(1)?;
         }
         holding_name(&place.dentry, || {
             place.check_mountable(root, places.len())?;
@@ -362,6 +359,7 @@ impl Mount {
         let mut ids = BTreeSet::from([self.id]);
         let mut inner = Vec::new();
         for mount in list() {
+            work::count(1);
             let Some(place) = mount.place().filter(|(parent, _)| ids.contains(&parent.id)) else { continue };
             if place.0.id != self.id || is_in(&place.1) {
                 ids.insert(mount.id);
@@ -458,6 +456,7 @@ impl Mount {
     fn is_in(self: &Arc<Self>, root: &Arc<Self>) -> bool {
         let mut at = Some(self.clone());
         while let Some(mount) = at {
+            work::count(1);
             if Arc::ptr_eq(&mount, root) {
                 return true;
             }
@@ -498,6 +497,8 @@ impl Path {
 /// The path that is seen at `path`: the root of the mount that covers it, if there is one.
 pub fn enter(mut path: Path) -> Path {
     while path.dentry.is_mountpoint() {
+        // Mounts may lie on top of each other.
+        work::count(1);
         let Some(mount) = TABLE.lock().get(&key(&path.mount, &path.dentry)).cloned() else { break };
         mount.entries.fetch_add(1, Ordering::Relaxed);
         path = mount.path();
@@ -508,6 +509,7 @@ pub fn enter(mut path: Path) -> Path {
 /// The place that `path` covers, if it is the root of a mount (through several layers of mounts).
 pub fn leave(mut path: Path) -> Option<Path> {
     while path.is_mount_root() {
+        work::count(1);
         let (mount, dentry) = path.mount.place()?;
         let inode = dentry.inode()?;
         path = Path { mount, dentry, inode };
@@ -523,14 +525,13 @@ pub fn remove_tree(root: &Arc<Mount>) {
     drop_one_by_one(removed, |mount| dentry::forget_tree(&mount.root));
 }
 
-/// Drops mounts, children before parents, after `last` was done with each. Others go on in between: it takes a while for many.
+/// Drops mounts, children before parents, after `last` was done with each.
 fn drop_one_by_one(mut mounts: Vec<Arc<Mount>>, last: impl Fn(&Arc<Mount>)) {
     while let Some(mount) = mounts.pop() {
         last(&mount);
         drop(mount);
-        if !mounts.is_empty() {
-            sched::let_others_go_on();
-        }
+        // Who watches files has all mounts looked through.
+        work::count(32);
     }
 }
 
@@ -575,6 +576,16 @@ fn holding_name<T>(dentry: &Arc<Dentry>, action: impl FnOnce() -> Result<T>) -> 
 /// All mounts, parents before children.
 pub fn list() -> Vec<Arc<Mount>> {
     ALL.lock().clone()
+}
+
+/// Up to `most` mounts behind the one with the id `after` (0: from the first on), in the order in which parents come before children.
+/// If it has gone meanwhile those are told that were made after it.
+pub fn list_after(after: u64, most: usize) -> Vec<Arc<Mount>> {
+    let all = ALL.lock();
+    let known = if after == 0 { None } else { all.iter().position(|mount| mount.id == after) };
+    let begin = known.map_or(0, |at| at + 1);
+    let is_next = |mount: &&Arc<Mount>| known.is_some() || mount.id > after;
+    all.iter().skip(begin).filter(is_next).take(most).cloned().collect()
 }
 
 #[cfg(test)]

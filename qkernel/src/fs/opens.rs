@@ -57,6 +57,11 @@ impl Opens {
         done.map(drop).map_err(|_| Errno::ETXTBSY)
     }
 
+    /// Whether someone has it open.
+    pub fn is_open(&self) -> bool {
+        self.all.load(Ordering::SeqCst) != 0
+    }
+
     /// Whether someone has it open for writing.
     pub fn is_written(&self) -> bool {
         self.writers.load(Ordering::SeqCst) > 0

@@ -10,7 +10,12 @@ use crate::fs::mount;
 use crate::fs::mount::{Limits, Mount};
 use crate::fs::notify::{self, Event, Mask};
 use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::sched::work;
 use machine::sync::{Rank, SpinLock};
+
+/// Longest text that is made of a path. Directories may be nested more deeply in memory than any text needs to tell.
+const TEXT_MAX_BYTES: usize = 1 << 20;
 
 /// A place in the tree that exists: a directory entry in a mount, and the inode it refers to.
 #[derive(Clone)]
@@ -132,39 +137,80 @@ impl Path {
 
     /// Whether it is `root`, or lies below it.
     pub fn is_below(&self, root: &Path) -> bool {
-        self.below(root).is_some()
+        self.ascend(Some(root), |_| true)
     }
 
-    /// The absolute path as seen from `root`; `None` when it isn't below it.
+    /// The absolute path as seen from `root`; `None` when it isn't below it, or longer than [`TEXT_MAX_BYTES`].
     pub fn below(&self, root: &Path) -> Option<Vec<u8>> {
         let (text, reached) = self.text(Some(root));
         reached.then_some(text)
     }
 
+    /// The path in its own file system.
+    pub fn inside(&self) -> Vec<u8> {
+        let mut text = BackToFront::default();
+        let mut at = self.dentry.clone();
+        while let Some(parent) = at.parent() {
+            work::count(1);
+            if !text.push(&at.name()) {
+                break;
+            }
+            at = parent;
+        }
+        text.turned()
+    }
+
+    /// The path from `root`, or from the root of the tree, and whether that was reached. Of what is too long the end is told.
     fn text(&self, root: Option<&Path>) -> (Vec<u8>, bool) {
-        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut text = BackToFront::default();
+        let reached = self.ascend(root, |dentry| text.push(&dentry.name()));
+        (text.turned(), reached)
+    }
+
+    /// Calls `step` for each name on the way up to `root`, or to the root of the tree, as long as it answers true. Whether that was
+    /// reached.
+    fn ascend(&self, root: Option<&Path>, mut step: impl FnMut(&Dentry) -> bool) -> bool {
         let mut at = self.clone();
-        let reached = loop {
+        loop {
+            work::count(1);
             if root.is_some_and(|root| root.same(&at)) {
-                break true;
+                return true;
             }
-            let Some(place) = mount::leave(at) else { break root.is_none() };
+            let Some(place) = mount::leave(at) else { return root.is_none() };
             if root.is_some_and(|root| root.same(&place)) {
-                break true;
+                return true;
             }
-            let Some(parent) = place.dentry.parent() else { break root.is_none() };
-            names.push(place.dentry.name());
+            let Some(parent) = place.dentry.parent() else { return root.is_none() };
+            if !step(&place.dentry) {
+                return false;
+            }
             at = Path { mount: place.mount, dentry: parent, inode: place.inode };
-        };
-        let mut text = Vec::new();
-        for name in names.iter().rev() {
-            text.push(b'/');
-            text.extend_from_slice(name);
         }
-        if text.is_empty() {
-            text.push(b'/');
+    }
+}
+
+/// The text of a path, made from its last name on.
+#[derive(Default)]
+struct BackToFront(Vec<u8>);
+
+impl BackToFront {
+    /// Puts a name before the others; false: there is no room.
+    fn push(&mut self, name: &[u8]) -> bool {
+        let fits = self.0.len() + name.len() < TEXT_MAX_BYTES;
+        if !fits || account::reserve(&mut self.0, name.len() + 1).is_err() {
+            return false;
         }
-        (text, reached)
+        self.0.extend(name.iter().rev());
+        self.0.push(b'/');
+        true
+    }
+
+    fn turned(mut self) -> Vec<u8> {
+        if self.0.is_empty() {
+            self.0.push(b'/');
+        }
+        self.0.reverse();
+        self.0
     }
 }
 

@@ -123,6 +123,11 @@ impl Readiness {
         self.token
     }
 
+    /// Those who wait for it.
+    pub fn queue(&self) -> &WaitQueue {
+        &self.queue
+    }
+
     /// Before an attempt.
     pub fn moment(&self) -> Moment {
         Moment(self.state.load(Ordering::SeqCst))

@@ -105,6 +105,10 @@ impl Drop for HostStream {
 }
 
 impl FileOps for HostStream {
+    fn is_from_outside(&self) -> bool {
+        true
+    }
+
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         match at {
             At::Offset(offset) => file::read(&self.handle, offset, buf),

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
@@ -12,8 +12,11 @@ use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
+use machine::sched;
+use machine::sched::Run;
+use machine::sched::set_times;
 use machine::sched::timer;
-use machine::sched::timer::{Alarm, Timer};
+use machine::sched::timer::{Alarm, Timer, Waiter};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Rank, SpinLock};
@@ -66,6 +69,8 @@ struct State {
     /// `TFD_TIMER_*` of the last setting.
     flags: u32,
     timer: Option<Timer>,
+    /// The task that has set it, if that is kept.
+    setter: Option<Weak<dyn Run>>,
 }
 
 impl State {
@@ -136,6 +141,14 @@ impl Alarm for Core {
         self.queue.wake(PollEvents::READABLE);
         None
     }
+
+    fn waiter(&self) -> Option<Waiter> {
+        if self.queue.is_empty() {
+            return None;
+        }
+        let setter = self.state.lock().setter.clone();
+        Some(Waiter { task: setter.and_then(|setter| setter.upgrade()), kind: "timerfd" })
+    }
 }
 
 /// The descriptor's side.
@@ -170,6 +183,7 @@ impl TimerFile {
         state.setting = Setting { due_ns, interval_ns: new.interval_ns };
         state.expired = 0;
         state.flags = flags;
+        state.setter = set_times::are_kept().then(|| Arc::downgrade(&sched::current()));
         self.core.arm(&mut state);
         old
     }

@@ -261,7 +261,7 @@ pub fn child_locked(dir: &Path, name: &[u8]) -> Result<Option<Path>> {
     {
         return Ok(dentry.inode().map(|inode| dir.with(dentry.clone(), inode)));
     }
-    account::check(DENTRY_BYTES)?;
+    account::check_name(DENTRY_BYTES)?;
     let inode = match dir.inode.lookup(name) {
         Ok(inode) => inode,
         Err(Errno::ENOENT) => {

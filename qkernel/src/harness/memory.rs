@@ -11,14 +11,14 @@ use crate::container::{limits, usage};
 use crate::fs::path::Path;
 use crate::harness::containers::make;
 use crate::harness::host::{feed_process, results};
-use crate::harness::script::{FORK, MKDIR, PAUSE, call, has, sleep, text, turn};
+use crate::harness::script::{ACCESS, FORK, MKDIR, PAUSE, call, has, sleep, text, turn};
 use crate::harness::steps::{SCRATCH, Step};
 use crate::harness::{first_container, make_leader, make_root, run_all, run_checked};
 use crate::signals::SIGKILL;
 use crate::task::container::{Container, ContainerId, FIRST_PID};
 use crate::task::core::Task;
 use crate::task::signal;
-use machine::mm::{account, frames, owners};
+use machine::mm::{account, frames, give_back, owners};
 use machine::owner::Owner;
 use machine::sched::timer;
 use machine::time;
@@ -37,6 +37,7 @@ const WRITE: u64 = 1;
 const CLOSE: u64 = 3;
 const MMAP: u64 = 9;
 const SOCKETPAIR: u64 = 53;
+const UNLINK: u64 = 87;
 const FCNTL: u64 = 72;
 const CREAT: u64 = 85;
 const PIPE2: u64 = 293;
@@ -290,6 +291,41 @@ pub fn there_is_room_to_look_into_a_full_container(trace: Option<fn(&str)>) {
     });
 }
 
+/// Files can be removed while kernel memory is full of what they are not to blame for, be their names in the cache or not.
+///
+/// # Panics
+///
+/// When they cannot.
+pub fn files_are_removed_while_kernel_memory_is_full(trace: Option<fn(&str)>) {
+    const FILES: usize = 3000;
+    let name = |at: usize| text(SCRATCH, alloc::format!("/tmp/{at:0100}\0").as_bytes());
+    run_checked(trace, || {
+        let pod = Pod::new(LIMIT);
+        let frames_before = owners::frames(Owner::SANDBOX);
+        let leader = pod.run(sleep());
+        let made = (0..FILES).flat_map(|at| [name(at), call(CREAT, &[SCRATCH, 0o644]), call(CLOSE, &[0])]);
+        assert!(turn(&leader.process, made).iter().all(|result| *result == 0), "files are not made");
+        crate::fs::dentry::shrink();
+        let charged = pod.second.charge();
+        let mut hoard = Vec::new();
+        while account::check(1).is_ok() {
+            hoard.push(alloc::vec![0_u8; 4096]);
+        }
+        drop(charged);
+        let removed = (0..FILES).flat_map(|at| [name(at), call(UNLINK, &[SCRATCH])]);
+        let results = turn(&leader.process, removed);
+        let refused = results.iter().filter(|result| **result != 0).count();
+        assert_eq!((results.len(), refused), (FILES, 0), "files that are not removed");
+        // Names that are only looked for take no more than their share.
+        let looked_for = (0..FILES).flat_map(|at| [name(at), call(ACCESS, &[SCRATCH, 0])]);
+        turn(&leader.process, looked_for);
+        let kernel = owners::kernel(pod.second.memory().owner()) as u64;
+        assert!(kernel <= LIMIT / 4 + 12 * MIB, "{kernel} bytes of kernel memory");
+        drop((leader, hoard));
+        pod.check_neighbour(frames_before);
+    });
+}
+
 /// A process that finds no memory to wait for a pipe with still hears that nobody will write any more.
 ///
 /// # Panics
@@ -323,5 +359,64 @@ pub fn a_reader_without_memory_reads_to_the_end(trace: Option<fn(&str)>) {
         assert_eq!(has_read(), Some(0), "what it has read");
         drop((leader, child, hoard));
         pod.check_neighbour(frames_before);
+    });
+}
+
+/// Memory that a program freed goes back to the host within seconds, while the sandbox is awake, and no timer is left then.
+/// What is freed and taken again all the time stays.
+///
+/// # Panics
+///
+/// When it does not.
+pub fn what_programs_free_goes_back(trace: Option<fn(&str)>) {
+    let wait = |tenths: u64| {
+        for _ in 0..tenths {
+            machine::testing::pass_time(100_000_000);
+            time::hold();
+            time::release();
+            run_all();
+        }
+    };
+    // In frames. Less than 4 MiB is not worth a timer.
+    let (taken, little) = (4096, 1024);
+    let held = || frames::stats().dirty_free_frames;
+    run_checked(trace, || {
+        let pod = Pod::new(LIMIT);
+        give_back::look();
+        wait(600);
+        let (held_before, given_before) = (held(), give_back::given_pages());
+        let leader = pod.run(take(16 * MIB));
+        signal::kill_process(&leader.process, SIGKILL);
+        run_on();
+        drop(leader);
+        assert!(held() >= held_before.max(taken), "{} frames were freed", held());
+        // As a CPU does that has nothing to do any more.
+        give_back::look();
+        wait(50);
+        assert!(held() < little, "{} frames stay", held());
+        let given = give_back::given_pages() - given_before;
+        assert!(given >= taken as u64 - little as u64, "{given} pages went back");
+        // There is nothing left to do.
+        let given = give_back::given_pages();
+        give_back::look();
+        wait(600);
+        assert_eq!(give_back::given_pages(), given);
+        assert_eq!(timer::next_deadline(), u64::MAX, "a timer is left");
+        pod.check_neighbour(owners::frames(Owner::SANDBOX));
+    });
+    run_checked(trace, || {
+        let pod = Pod::new(LIMIT);
+        let charged = pod.second.charge();
+        let hold = || -> Vec<frames::FrameRef> { (0..taken).map_while(|_| frames::alloc_any()).collect() };
+        assert_eq!(hold().len(), taken);
+        // The first window may begin with what others left.
+        let given = give_back::given_pages() + little as u64 * 2;
+        for _ in 0..100 {
+            give_back::look();
+            wait(7);
+            assert_eq!(hold().len(), taken);
+        }
+        assert!(give_back::given_pages() <= given, "it went back though it was needed");
+        drop(charged);
     });
 }

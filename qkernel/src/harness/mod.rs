@@ -7,6 +7,8 @@
 //! decided by the sequence and by the kernel's own scheduler, and runs again alike. Once the steps are used up every
 //! process ends, and nothing may be left of them.
 
+mod census;
+mod collector;
 pub mod containers;
 mod forced;
 mod handles;
@@ -30,8 +32,8 @@ use crate::fs::mount;
 use crate::fs::mount::Mount;
 use crate::fs::path::{FsContext, Path};
 use crate::fs::sigio;
-use crate::ipc::IpcNamespace;
 use crate::limits::Limits;
+use crate::net::passing;
 use crate::signals::SIGKILL;
 use crate::spec::MountSpec;
 use crate::syscall;
@@ -135,7 +137,14 @@ pub fn run_in_joined(bytes: &[u8], trace: Option<fn(&str)>) {
 ///
 /// When one comes out otherwise.
 pub fn run_scenarios(trace: Option<fn(&str)>) {
-    let sets = [pid_spaces::SCENARIOS, pauses::SCENARIOS, handles::SCENARIOS, forced::SCENARIOS];
+    let sets = [
+        pid_spaces::SCENARIOS,
+        pauses::SCENARIOS,
+        handles::SCENARIOS,
+        forced::SCENARIOS,
+        census::SCENARIOS,
+        collector::SCENARIOS,
+    ];
     for scenario in sets.into_iter().flatten() {
         run_checked(trace, scenario);
     }
@@ -172,6 +181,7 @@ fn run_checked(trace: Option<fn(&str)>, sequence: impl FnOnce()) {
     owners::check_settled();
     machine::handles::check_settled();
     assert_eq!(machine::handles::in_use(), 0, "handles are left");
+    assert_eq!(passing::census(), (0, 0), "sockets are left in messages");
 }
 
 /// Runs tasks until each has ended or sleeps.
@@ -229,7 +239,7 @@ fn make_root() -> Path {
         ..MountSpec::default()
     };
     let root_inode =
-        crate::filesystems::virtual_fs_with(&spec(b"/", b"tmpfs"), &IpcNamespace::new()).expect("a root");
+        crate::filesystems::virtual_fs_with(&spec(b"/", b"tmpfs"), &Container::kernel()).expect("a root");
     let mount = Mount::of(root_inode, b"tmpfs", b"none", mount::Limits::empty());
     // It is not listed, and so goes with the sequence.
     let root = mount.path();

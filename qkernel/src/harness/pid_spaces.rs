@@ -1,12 +1,16 @@
 //! Containers that share their process ids, beside one that does not.
 
+use alloc::format;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use abi::limits::ContainerLimit;
 
+use crate::cgroupfs;
 use crate::container::create::signal;
-use crate::fs::file::OpenFlags;
+use crate::fs::file::{File, OpenFlags};
+use crate::fs::inode::{Inode, NewNode};
 use crate::harness::containers::{make, make_joined, take_ended};
 use crate::harness::host::feed_process;
 use crate::harness::pod::*;
@@ -17,6 +21,8 @@ use crate::signals::{SIGKILL, SIGSTOP, SIGTERM};
 use crate::task::container;
 use crate::task::container::{Container, FIRST_PID};
 use crate::task::pidfd::PidFile;
+use crate::task::process::Process;
+use machine::errno::Errno;
 use machine::mm::UserAddr;
 
 const SIGKILLED: i32 = 9;
@@ -36,6 +42,7 @@ pub const SCENARIOS: &[fn()] = &[
     nobody_keeps_process_1_from_reaping,
     nobody_joins_what_has_ended,
     nothing_is_left_of_a_fork_loop,
+    control_groups_are_each_containers_own,
 ];
 
 /// Processes of all members are found by their ids, in calls and in `/proc`; roots and names stay apart.
@@ -288,4 +295,45 @@ fn nothing_is_left_of_a_fork_loop() {
         assert!(app.container.pids.processes().is_empty(), "processes are left");
         take_ended();
     }
+}
+
+/// Members of a pod have a tree of control groups each, with their own processes alone. Forks stay beside their parents, also those
+/// of a process that moved.
+fn control_groups_are_each_containers_own() {
+    let [pause, app, other] = pod();
+    let [_, apps, others] = [&pause, &app, &other].map(|member| cgroupfs::root(&member.container));
+    let show = |root: &Arc<dyn Inode>, name: &[u8]| {
+        let ops = root.lookup(name).and_then(|node| node.open(OpenFlags::empty())).expect("a file");
+        let mut text = [0; 64];
+        let len = File::new(ops, OpenFlags::empty(), None).read_at(0, &mut text).expect("a text");
+        text[..len].to_vec()
+    };
+    let pids = |processes: &[&Process]| -> Vec<u8> {
+        processes.iter().flat_map(|process| format!("{}\n", process.pid).into_bytes()).collect()
+    };
+    let child = app.fork();
+    assert_eq!(show(&apps, b"cgroup.procs"), pids(&[&app.process, &child]));
+    assert_eq!(show(&others, b"cgroup.procs"), pids(&[&other.process]));
+    let new = NewNode { mode: 0o755, uid: 0, gid: 0 };
+    let below = apps.mkdir(b"below", new).expect("a group");
+    assert_eq!(others.lookup(b"below").err(), Some(Errno::ENOENT));
+    let groups = &app.container.groups;
+    let id = groups.find(groups.root(), b"below").expect("its number");
+    groups.move_to(&child.member, id, child.group_ticks()).expect("the move");
+    // It is no group of another container.
+    let strange = other.container.groups.move_to(&other.process.member, id, other.process.group_ticks());
+    assert_eq!(strange, Err(Errno::ENODEV));
+    let next = app.container.pids.tree.lock().new_id() + 1;
+    feed_process(APP, next, sleep());
+    assert_eq!(turn(&child, [call(FORK, &[])]), [next.into()]);
+    let grandchild = app.container.pids.find_process(next).expect("the grandchild");
+    assert_eq!(show(&below, b"cgroup.procs"), pids(&[&child, &grandchild]));
+    assert_eq!(show(&apps, b"cgroup.procs"), pids(&[&app.process]));
+    assert_eq!(apps.rmdir(b"below"), Err(Errno::EBUSY));
+    turn(&grandchild, [call(EXIT_GROUP, &[0])]);
+    turn(&child, [call(EXIT_GROUP, &[0])]);
+    assert_eq!(show(&below, b"cgroup.events"), b"populated 0\nfrozen 0\n");
+    apps.rmdir(b"below").expect("it is empty");
+    assert_eq!(below.mkdir(b"x", new).err(), Some(Errno::ENODEV));
+    assert_eq!(groups.facts(groups.root()).expect("the root").tasks, app.container.task_count());
 }

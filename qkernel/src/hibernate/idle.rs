@@ -5,11 +5,15 @@
 //! once nothing has come for a short while, the *grace*, no connection of such a visitor is open that was accepted since, and the
 //! sandbox does not compute. A connection keeps it awake for no longer than the timeout.
 
-use abi::hostcall::{REPORT_IDLE, REPORT_IDLE_TIMEOUT};
+use abi::hostcall::{REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_KEPT_AWAKE, REPORT_WOKEN_FOR};
 
-use super::HIBERNATION;
+use super::facts::{self, Outbound};
+use super::{HIBERNATION, timers};
+use crate::fs::locks;
+use crate::net::talks;
 use crate::net::visits;
 use abi::address::AddressPrefix;
+use alloc::string::String;
 use alloc::vec::Vec;
 use machine::host;
 use machine::sched;
@@ -22,6 +26,19 @@ const NEVER: u64 = u64::MAX;
 /// The grace: this part of the timeout, and at most so long.
 const GRACE_PART: u64 = 4;
 const GRACE_MAX_NS: u64 = 500_000_000;
+/// While somebody outside waits for something one looks again this often: as often as the grace, and not more often than this.
+const KEPT_MIN_NS: u64 = 50_000_000;
+
+/// When a sandbox falls asleep by itself.
+pub struct Settings {
+    /// After so long a time without anything from outside; 0: never.
+    pub timeout_ns: u64,
+    /// Visitors from these addresses do not restart the time.
+    pub ignored: Vec<AddressPrefix>,
+    /// For so long beyond the timeout something keeps it awake of which nobody knows whether it ends.
+    pub awake_at_most_ns: u64,
+    pub outbound: Outbound,
+}
 
 /// Measures how long the sandbox has been idle. Times are of the monotonic clock, in nanoseconds.
 pub(super) struct Watch {
@@ -42,6 +59,15 @@ pub(super) struct Watch {
     visited_ns: Option<u64>,
     /// When it woke, if nothing that counts has come since it slept.
     woken_ns: Option<u64>,
+    /// See [`Settings`].
+    awake_at_most_ns: u64,
+    outbound: Outbound,
+    /// The last report of what keeps it awake.
+    told: String,
+    /// It was found idle, and nothing has come since.
+    is_found_idle: bool,
+    /// The request to hibernate that followed from that.
+    order: Option<i64>,
 }
 
 /// What is known of visits.
@@ -54,7 +80,7 @@ struct Visits {
 
 impl Visits {
     fn take() -> Self {
-        Self { counted_ns: visits::counted_ns(), is_any_open: visits::is_any_open() }
+        Self { counted_ns: visits::counted_ns(), is_any_open: visits::is_any_open() || timers::are_at_work() }
     }
 }
 
@@ -80,6 +106,11 @@ impl Watch {
             slept_ns: 0,
             visited_ns: None,
             woken_ns: None,
+            awake_at_most_ns: 0,
+            outbound: Outbound::Awake,
+            told: String::new(),
+            is_found_idle: false,
+            order: None,
         }
     }
 
@@ -143,6 +174,30 @@ impl Watch {
         verdict
     }
 
+    /// Something comes after all; result: the request that is not to be carried out any more.
+    fn interrupt(&mut self) -> Option<i64> {
+        self.is_found_idle = false;
+        self.order.take()
+    }
+
+    /// A request to hibernate has come in because it was found idle; result: the same as of [`Watch::interrupt`].
+    fn ordered(&mut self, request: i64) -> Option<i64> {
+        self.order = self.is_found_idle.then_some(request);
+        (!self.is_found_idle).then_some(request)
+    }
+
+    /// Until when a wait may begin that counts as one for which somebody outside waits, if it may be one of many.
+    fn trusted_until_ns(&self) -> u64 {
+        let idle_ns = self.active_ns.saturating_add(self.timeout_ns).max(self.woken_ns.unwrap_or(0));
+        idle_ns.saturating_add(self.awake_at_most_ns)
+    }
+
+    /// Something keeps it awake though it is idle: one looks again soon.
+    fn kept(&mut self, now_ns: u64) {
+        self.is_found_idle = false;
+        self.look_ns = now_ns.saturating_add(self.grace_ns().max(KEPT_MIN_NS));
+    }
+
     /// When it is idle, if nothing comes until then and it does not compute.
     fn idle_from_ns(&self, now_ns: u64, visits: Visits) -> u64 {
         let visit_ends_ns =
@@ -167,50 +222,77 @@ pub(super) fn serve() {
 
 /// An idle CPU is about to wait: says once after each [`serve`] that there is nothing left to do.
 pub fn rest() {
+    if let Some(visitor) = talks::take_visitor() {
+        host::report_text(REPORT_WOKEN_FOR, &facts::tell_visitor(visitor));
+    }
     let may_rest = HIBERNATION.idle.lock().serves && sched::is_at_rest();
     if may_rest && core::mem::take(&mut HIBERNATION.idle.lock().serves) {
         host::report(REPORT_IDLE, 0);
     }
 }
 
-/// From now on the sandbox hibernates after so long a time; 0: not by itself, as at first. Visitors from some addresses do not
-/// restart it. Called once, at boot.
-pub fn set_timeout(timeout_ns: u64, ignored: Vec<AddressPrefix>) {
-    if timeout_ns != 0 {
-        if !ignored.is_empty() {
-            visits::ignore(ignored);
+/// From now on the sandbox hibernates by itself as the settings say. Called once, at boot.
+pub fn set(settings: Settings) {
+    if settings.timeout_ns != 0 {
+        if !settings.ignored.is_empty() {
+            visits::ignore(settings.ignored);
         }
+        talks::watch();
         let (now_ns, cpu_ns) = (time::monotonic_ns(), time::host_cpu_ns());
-        HIBERNATION.idle.lock().set_timeout(timeout_ns, now_ns, cpu_ns);
+        let mut watch = HIBERNATION.idle.lock();
+        (watch.awake_at_most_ns, watch.outbound) = (settings.awake_at_most_ns, settings.outbound);
+        watch.set_timeout(settings.timeout_ns, now_ns, cpu_ns);
     }
 }
 
 /// Something came from outside.
 pub fn note_activity() {
+    note(|watch| watch.came(time::monotonic_ns()));
+}
+
+/// Notes that something came, unless nobody asks.
+fn note(how: impl FnOnce(&mut Watch)) {
     let mut watch = HIBERNATION.idle.lock();
-    if watch.timeout_ns != 0 {
-        watch.came(time::monotonic_ns());
+    if watch.timeout_ns == 0 {
+        return;
     }
+    how(&mut watch);
+    let was_found_idle = watch.is_found_idle;
+    let order = watch.interrupt();
+    if was_found_idle {
+        watch.kept(time::monotonic_ns());
+    }
+    drop(watch);
+    order.into_iter().for_each(super::withdraw);
+}
+
+/// The host asks for the hibernation, with this request, that [`look`] proposed.
+pub fn ordered(request: i64) {
+    let late = HIBERNATION.idle.lock().ordered(request);
+    late.into_iter().for_each(super::withdraw);
 }
 
 /// Something came from outside that may be a visit.
 pub fn note_visit() {
-    let mut watch = HIBERNATION.idle.lock();
-    if watch.timeout_ns != 0 {
-        watch.visited_ns = Some(time::monotonic_ns());
-    }
+    note(|watch| watch.visited_ns = Some(time::monotonic_ns()));
 }
 
 /// The sandbox is about to hibernate. Nothing runs.
 pub(super) fn sleep() {
     visits::begin_sleep();
     let now_ns = time::monotonic_ns();
-    HIBERNATION.idle.lock().slept_ns = now_ns;
+    let mut watch = HIBERNATION.idle.lock();
+    watch.slept_ns = now_ns;
+    watch.interrupt();
+    let former = core::mem::take(&mut watch.told);
+    drop(watch);
+    drop(former);
 }
 
 /// The sandbox wakes, before anything runs.
 pub(super) fn wake() {
-    if !visits::are_told_apart() {
+    let may_be_idle = visits::are_told_apart() || timers::have_woken_it();
+    if !may_be_idle || HIBERNATION.idle.lock().timeout_ns == 0 {
         return note_activity();
     }
     let (now_ns, cpu_ns) = (time::monotonic_ns(), time::host_cpu_ns());
@@ -231,10 +313,70 @@ pub fn look() {
     let cpu_ns = time::host_cpu_ns();
     let visits = Visits::take();
     let verdict = HIBERNATION.idle.lock().look(time::monotonic_ns(), cpu_ns, visits);
-    // Who waits for processor time has something to do.
-    if verdict == Verdict::Idle && !sched::has_parked() {
-        host::report(REPORT_IDLE_TIMEOUT, 0);
+    match verdict {
+        // Who waits for processor time has something to do.
+        Verdict::Idle if sched::has_parked() => tell("kind computes\n".into()),
+        Verdict::Idle if is_bound_by_locks() => stay_awake("kind lock\n".into()),
+        Verdict::Idle => sleep_unless_awaited(),
+        Verdict::Busy => tell("kind computes\n".into()),
+        Verdict::Wait(_) => tell(String::new()),
     }
+}
+
+/// Whether the sandbox has to do with locks of shared files: one that it has keeps others waiting, whom nobody would tell that it
+/// sleeps, and the end of one that others have wakes no sleeper.
+fn is_bound_by_locks() -> bool {
+    locks::holds_exclusive_host_lock() || locks::waits_for_host_lock()
+}
+
+/// Something keeps the sandbox awake.
+fn stay_awake(why: String) {
+    HIBERNATION.idle.lock().kept(time::monotonic_ns());
+    tell(why);
+}
+
+/// Has the sandbox hibernated unless somebody outside waits for something that would not wake it.
+fn sleep_unless_awaited() {
+    let now_ns = time::monotonic_ns();
+    let (outbound, trusted_until_ns) = {
+        let mut watch = HIBERNATION.idle.lock();
+        // What comes from now on is not among the facts.
+        watch.is_found_idle = true;
+        (watch.outbound, watch.trusted_until_ns())
+    };
+    let Some(mut gathered) = facts::gather(outbound, trusted_until_ns, now_ns) else {
+        return HIBERNATION.idle.lock().kept(now_ns);
+    };
+    if let Some(keeps) = gathered.facts.judge() {
+        gathered.end_what_is_over();
+        HIBERNATION.idle.lock().kept(now_ns);
+        return tell(gathered.tell(keeps));
+    }
+    // It may have been kept awake for as long as that goes, and is not any more.
+    gathered.facts.trusted_until_ns = u64::MAX;
+    let given_up = gathered.facts.judge().map(|keeps| gathered.tell(keeps) + "given_up true\n");
+    gathered.facts.trusted_until_ns = trusted_until_ns;
+    gathered.end_what_is_over();
+    if gathered.is_short || !HIBERNATION.idle.lock().is_found_idle {
+        return HIBERNATION.idle.lock().kept(now_ns);
+    }
+    if !timers::let_it_sleep() {
+        return stay_awake("kind timer\n".into());
+    }
+    tell(given_up.unwrap_or_default());
+    host::report(REPORT_IDLE_TIMEOUT, 0);
+}
+
+/// Tells the host what keeps the sandbox awake, if that is news; nothing: nothing does.
+fn tell(text: String) {
+    let mut watch = HIBERNATION.idle.lock();
+    if watch.told == text {
+        return;
+    }
+    let former = core::mem::replace(&mut watch.told, text.clone());
+    drop(watch);
+    drop(former);
+    host::report_text(REPORT_KEPT_AWAKE, &text);
 }
 
 #[cfg(test)]
@@ -352,6 +494,26 @@ mod tests {
         assert_eq!(watch.look(10_500, 0, early), Verdict::Wait(500));
         let mut watch = woken();
         assert_eq!(watch.look(10_250, 0, early), Verdict::Wait(740));
+    }
+
+    #[test]
+    fn what_comes_after_it_was_found_idle_withdraws_the_request_to_hibernate() {
+        let mut watch = watch();
+        watch.is_found_idle = true;
+        assert_eq!(watch.ordered(7), None);
+        assert_eq!((watch.interrupt(), watch.interrupt()), (Some(7), None));
+        // The request comes in only then.
+        watch.is_found_idle = true;
+        assert_eq!((watch.interrupt(), watch.ordered(8)), (None, Some(8)));
+    }
+
+    #[test]
+    fn what_may_repeat_counts_while_it_begins_soon_enough() {
+        let mut watch = watch();
+        watch.awake_at_most_ns = 300;
+        assert_eq!(watch.trusted_until_ns(), 5000 + 1000 + 300);
+        watch.woken_ns = Some(20_000);
+        assert_eq!(watch.trusted_until_ns(), 20_300);
     }
 
     #[test]

@@ -6,9 +6,13 @@
 //! runs, none waits for a CPU, and no lock is waited for. Until the pages are safely stored nothing has changed, and
 //! whatever fails leaves the sandbox warm.
 
+mod awaited;
+pub mod deadlines;
 mod deflate;
+mod facts;
 pub mod idle;
 pub mod state_machine;
+pub mod timers;
 
 use abi::hostcall as hc;
 use abi::hostcall::{
@@ -16,7 +20,10 @@ use abi::hostcall::{
     HIBERNATE_STORE, HibernateReport, REPORT_PAUSED, REPORT_RESUMED, REPORT_WAKE_EVENT,
 };
 
+use crate::net::talks;
 use crate::task::container;
+use deadlines::Deadlines;
+pub use facts::Outbound;
 use machine::host;
 use machine::mm::{stats, working_set};
 use machine::platform;
@@ -36,6 +43,8 @@ struct Hibernation {
     /// [`pause::is_paused`] is written under this lock, and says what [`Machine::is_paused`] does.
     machine: SpinLock<Machine>,
     idle: SpinLock<idle::Watch>,
+    /// Deadlines of programs that end a sleep.
+    deadlines: SpinLock<Deadlines>,
 }
 
 /// Pauses the sandbox, unless a later request has been taken. `is_held`: no wake event ends it, should it be hibernated.
@@ -50,6 +59,11 @@ pub fn request(request: i64, idle: bool, is_held: bool) {
     take(Input::Hibernate(order));
 }
 
+/// Takes back a request whose reason was that nothing came: something has.
+fn withdraw(request: i64) {
+    take(Input::Withdraw(request));
+}
+
 /// Wakes the sandbox, or ends a mere pause, unless a later request has been taken; `serves`: for something that has come.
 pub fn wake(request: i64, serves: bool) {
     if !serves {
@@ -61,7 +75,13 @@ pub fn wake(request: i64, serves: bool) {
 /// Something came from outside that a task waits for, or that a socket's reader finds: wakes the sandbox if it sleeps, or
 /// as soon as it does. `by`: `WAKE_EVENT_SOCKET` ….
 pub fn wake_event(by: u64) {
+    wake_event_of(by, 0);
+}
+
+/// The same of the socket with this token.
+pub fn wake_event_of(by: u64, token: u64) {
     if pause::is_paused() {
+        talks::woken_by(token);
         take(Input::WakeEvent(by));
     }
 }
@@ -69,7 +89,7 @@ pub fn wake_event(by: u64) {
 /// Latest time at which an idle CPU looks again.
 pub fn look_again_ns() -> u64 {
     let is_wanted = HIBERNATION.machine.lock().is_wanted();
-    if is_wanted { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns() }
+    if is_wanted { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns().min(timers::look_at_ns()) }
 }
 
 /// Hibernates the sandbox if that is wanted and everything is at rest; true: something has changed. For the idle loop.
@@ -96,6 +116,7 @@ impl Hibernation {
         Self {
             machine: SpinLock::new(Rank::Hibernation, Machine::new()),
             idle: SpinLock::new(Rank::Leaf, idle::Watch::new()),
+            deadlines: SpinLock::new(Rank::Leaf, Deadlines::new()),
         }
     }
 
@@ -190,6 +211,7 @@ impl Carrier {
     fn store(&mut self, order: Order) -> Input {
         let pause_ns = time::monotonic_ns().saturating_sub(order.since_ns);
         idle::sleep();
+        timers::sleep();
         // Only who has frozen the scheduler is told to store.
         let result = self.frozen.take().ok_or(Obstacle::Busy).and_then(|frozen| deflate::run(&frozen));
         match result {

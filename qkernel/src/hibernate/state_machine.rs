@@ -71,6 +71,8 @@ pub enum Input {
     },
     /// Something came from outside that a task waits for: `WAKE_EVENT_SOCKET` ….
     WakeEvent(u64),
+    /// Something came since the sandbox was found idle, which was the reason for this request.
+    Withdraw(i64),
     /// An idle CPU froze the scheduler. No task runs or waits for a CPU.
     Frozen,
     /// An idle CPU could not: some task runs.
@@ -223,6 +225,11 @@ impl Machine {
         matches!(self.goal, Goal::Hibernate(_)) && !is_at_work
     }
 
+    /// Whether the sandbox sleeps, and a wake event would wake it.
+    pub fn is_woken_by_events(&self) -> bool {
+        self.state == State::Hibernated && self.goal == Goal::Pause && !self.is_held
+    }
+
     /// Whether an idle CPU should try to freeze the scheduler, and say [`Input::Frozen`] or [`Input::NotFrozen`].
     pub fn wants_freeze(&self) -> bool {
         self.is_wanted() && !self.is_streaming && !matches!(self.state, State::Pausing(_))
@@ -245,6 +252,13 @@ impl Machine {
             (_, _, Input::Hibernate(order)) => {
                 let manner = Manner { is_held: order.is_held, ..Manner::default() };
                 self.take(order.request, Goal::Hibernate(order), manner, &mut todo);
+            }
+
+            // One that was asked for because nothing came. On its way down it is what came that ends the sleep.
+            (State::Running, Goal::Hibernate(order), Input::Withdraw(request))
+                if order.request == request && !order.is_held =>
+            {
+                self.fail(request, Outcome::Cancelled, &mut todo);
             }
 
             (_, _, Input::WakeEvent(_)) if self.is_held => {}

@@ -1,13 +1,8 @@
 //! Descriptor passing between processes (`SCM_RIGHTS`), and senders' credentials.
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use crate::fs::caller::{Caller, PidOf};
-use crate::fs::file::File;
-use machine::errno::{Errno, Result};
-use machine::sync::{Rank, SpinLock};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most files in one message (`SCM_MAX_FD`).
@@ -73,94 +68,4 @@ impl SenderCreds {
     pub fn seen_by(self, caller: &dyn Caller) -> Ucred {
         Ucred { pid: self.process.seen_by(caller), uid: self.uid, gid: self.gid }
     }
-}
-
-/// Files in messages that were not received yet, by the user who sent them. Sockets sent through each other can keep each
-/// other alive unreachably; this bounds how many such a user can hold. Kernel memory bounds all users' together.
-static IN_FLIGHT: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
-
-/// Files in a message of user `sender`. Dropped with it when nobody receives it.
-#[derive(Default)]
-pub struct Rights {
-    files: Vec<Arc<File>>,
-    sender: u32,
-}
-
-/// Takes files of a message back out of its sender's count.
-fn landed(sender: u32, files: usize) {
-    let mut in_flight = IN_FLIGHT.lock();
-    if let Some(count) = in_flight.get_mut(&sender) {
-        *count = count.saturating_sub(files as u64);
-        if *count == 0 {
-            in_flight.remove(&sender);
-        }
-    }
-}
-
-impl Rights {
-    /// Puts files into a message of user `sender`; `ETOOMANYREFS` when more than `limit` (the sender's `RLIMIT_NOFILE`)
-    /// of the user's would be on their way.
-    pub fn new(files: Vec<Arc<File>>, sender: u32, limit: u64) -> Result<Self> {
-        if !files.is_empty() {
-            let mut in_flight = IN_FLIGHT.lock();
-            let before = in_flight.get(&sender).copied().unwrap_or(0);
-            let count = before.saturating_add(files.len() as u64);
-            if count > limit {
-                return Err(Errno::ETOOMANYREFS);
-            }
-            in_flight.insert(sender, count);
-        }
-        Ok(Self { files, sender })
-    }
-
-    pub fn len(&self) -> usize {
-        self.files.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
-    }
-
-    /// The files have arrived.
-    pub fn take(mut self) -> Vec<Arc<File>> {
-        if !self.files.is_empty() {
-            landed(self.sender, self.files.len());
-        }
-        core::mem::take(&mut self.files)
-    }
-
-    /// The files, of a message that stays (`MSG_PEEK`).
-    pub fn copy(&self) -> Vec<Arc<File>> {
-        self.files.clone()
-    }
-}
-
-impl Drop for Rights {
-    fn drop(&mut self) {
-        if !self.files.is_empty() {
-            landed(self.sender, self.files.len());
-            bury(core::mem::take(&mut self.files));
-        }
-    }
-}
-
-/// Files that are still to be dropped, and whether a task is dropping them.
-static GRAVE: SpinLock<(Vec<Arc<File>>, bool)> = SpinLock::new(Rank::Leaf, (Vec::new(), false));
-
-/// Drops files one after the other: a socket whose messages hold sockets whose messages hold sockets would otherwise
-/// recurse as deep as the guest likes.
-fn bury(files: Vec<Arc<File>>) {
-    let mut grave = GRAVE.lock();
-    grave.0.extend(files);
-    if grave.1 {
-        return;
-    }
-    grave.1 = true;
-    while let Some(file) = grave.0.pop() {
-        drop(grave);
-        drop(file);
-        grave = GRAVE.lock();
-    }
-    grave.1 = false;
-    grave.0.shrink_to(64);
 }

@@ -10,9 +10,10 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::fs::file::File;
 use crate::fs::pages::PageQueue;
 use crate::net::MsgFlags;
-use crate::net::ancillary::{Rights, SenderCreds};
+use crate::net::ancillary::SenderCreds;
 use crate::net::filter::Filter;
 use crate::net::inbox::urgent::Mark;
+use crate::net::passing::{self, Rights};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, account};
 use machine::sched::wait::PollEvents;
@@ -21,6 +22,10 @@ use machine::sync::{Mutex, Rank, SpinLock};
 
 /// Bytes that a record counts against the sender's buffer size besides its content.
 const RECORD_COST: usize = 512;
+/// Messages whose files are looked at with the queue locked. Each has up to [`crate::net::ancillary::FILES_MAX`].
+const MESSAGES_AT_ONCE: usize = 8;
+/// Messages without files that are dropped at once.
+const DROPPED_AT_ONCE: usize = 256;
 
 /// Files, control messages and addresses that travel with a message.
 #[derive(Default)]
@@ -42,6 +47,8 @@ struct Record {
 struct Queue {
     data: PageQueue,
     records: VecDeque<Record>,
+    /// How many records have left it: the number of the first one that is there.
+    gone: u64,
     /// Records that are marks alone.
     taken: usize,
 }
@@ -216,6 +223,24 @@ impl Inbox {
     /// Files in the messages.
     pub fn waiting_files(&self) -> usize {
         self.queue.lock().records.iter().map(|record| record.envelope.rights.len()).sum()
+    }
+
+    /// The number that the next message will have. Each has one that no other has had.
+    pub fn next_message(&self) -> u64 {
+        let queue = self.queue.lock();
+        queue.gone + queue.records.len() as u64
+    }
+
+    /// Shows the files of some messages from the one with this number on; returns the number to go on from.
+    pub fn each_message(&self, from: u64, each: &mut dyn FnMut(&mut Rights)) -> u64 {
+        let mut queue = self.queue.lock();
+        let from = from.max(queue.gone);
+        let start = usize::try_from(from - queue.gone).unwrap_or(usize::MAX);
+        let records = queue.records.iter_mut().skip(start).take(MESSAGES_AT_ONCE);
+        let with_files =
+            records.map(|record| &mut record.envelope.rights).filter(|rights| !rights.is_empty());
+        with_files.for_each(each);
+        from + MESSAGES_AT_ONCE as u64
     }
 
     /// Bytes of the first message.
@@ -445,7 +470,7 @@ impl Inbox {
                 out.files = record.envelope.rights.copy();
                 at += 1;
             } else {
-                taken = core::mem::take(&mut record.envelope.rights);
+                taken = record.envelope.rights.leave();
                 queue.consume(moved);
             }
             if has_rights || moved < len || buf.is_empty() {
@@ -457,7 +482,7 @@ impl Inbox {
         drop(queue);
         drop(passed);
         if !how.peek {
-            out.files = taken.take();
+            out.files = taken.arrive();
             self.after_receive();
         }
         Ok(out)
@@ -484,10 +509,10 @@ impl Inbox {
             return Ok(out);
         }
         queue.data.discard(full);
-        if let Some(first) = queue.records.pop_front() {
+        if let Some(mut first) = queue.pop() {
             out.creds = first.envelope.creds;
             out.from = Some(first.envelope.from);
-            out.files = first.envelope.rights.take();
+            out.files = first.envelope.rights.leave().arrive();
         }
         self.mirror(&queue);
         drop(queue);
@@ -513,12 +538,20 @@ impl Inbox {
     pub fn close(&self) -> bool {
         self.closed.store(true, Ordering::Release);
         self.end();
-        let queue = {
+        let mut queue = {
             let mut queue = self.queue.lock();
             self.mirror(&Queue::default());
             core::mem::take(&mut *queue)
         };
-        queue.records.len() > queue.taken
+        let is_unread = queue.records.len() > queue.taken;
+        while !queue.records.is_empty() {
+            let some = queue.records.len().min(DROPPED_AT_ONCE);
+            queue.records.drain(..some).for_each(drop);
+            if !queue.records.is_empty() {
+                passing::let_others_go_on();
+            }
+        }
+        is_unread
     }
 }
 
@@ -537,13 +570,19 @@ impl Queue {
         None
     }
 
+    fn pop(&mut self) -> Option<Record> {
+        let first = self.records.pop_front()?;
+        self.gone += 1;
+        Some(first)
+    }
+
     fn consume(&mut self, count: usize) {
         self.data.discard(count);
         if let Some(first) = self.records.front_mut() {
             first.len -= count.min(first.len);
             if first.len == 0 {
                 self.taken -= usize::from(first.mark == Mark::Taken);
-                self.records.pop_front();
+                self.pop();
             }
         }
     }

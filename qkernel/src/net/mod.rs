@@ -1,6 +1,7 @@
 //! Sockets: the code that all families share, and the families.
 
 pub mod ancillary;
+pub mod families;
 pub mod filter;
 pub mod host_tables;
 pub mod inbox;
@@ -8,9 +9,11 @@ pub mod inet;
 pub mod interfaces;
 pub mod netlink;
 pub mod options;
+pub mod passing;
 pub mod registry;
 pub mod route;
 pub mod settings;
+pub mod talks;
 pub mod unix;
 pub mod unix_host;
 pub mod unix_names;
@@ -32,10 +35,12 @@ use crate::fs::inode::{AttrChange, Stat};
 use crate::fs::pipe::raise_sigpipe;
 use crate::fs::poll::PollTable;
 use crate::fs::sigio;
-use crate::net::ancillary::{PeerCreds, Rights, SenderCreds};
+use crate::net::ancillary::{PeerCreds, SenderCreds};
+pub use crate::net::families::{AF_INET, AF_INET6};
 use crate::net::filter::Filter;
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::options::Options;
+use crate::net::passing::Rights;
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
 use machine::mm::{IoBuf, UserAddr};
@@ -46,8 +51,6 @@ use machine::time;
 pub const AF_UNSPEC: u16 = 0;
 pub const AF_UNIX: u16 = 1;
 pub const AF_NETLINK: u16 = 16;
-pub const AF_INET: u16 = 2;
-pub const AF_INET6: u16 = 10;
 const AF_PACKET: u16 = 17;
 pub const SOCK_STREAM: u32 = 1;
 pub const SOCK_DGRAM: u32 = 2;
@@ -315,6 +318,10 @@ impl Drop for SocketFile {
 }
 
 impl FileOps for SocketFile {
+    fn is_from_outside(&self) -> bool {
+        true
+    }
+
     fn held_bytes(&self) -> u64 {
         self.socket.held_bytes()
     }
@@ -372,6 +379,10 @@ impl FileOps for SocketFile {
 
     fn signals(&self) -> Option<sigio::Kind> {
         Some(if self.socket.has_host_options() { sigio::Kind::Network } else { sigio::Kind::Local })
+    }
+
+    fn after_close(&self, file: &File) -> Option<fn()> {
+        passing::after_close(file)
     }
 
     fn last_close(&self) {

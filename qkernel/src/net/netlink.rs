@@ -1,7 +1,8 @@
 //! Netlink sockets of the family `NETLINK_ROUTE`, as far as it answers questions: a question is put to the host, and
 //! its answer waits here to be received. Changes are refused with `EPERM`, as to one without `CAP_NET_ADMIN`.
 //!
-//! Other families answer `EPROTONOSUPPORT`, upon which programs go without (`ss` reads `/proc/net` then). Groups can be
+//! Sockets of `NETLINK_KOBJECT_UEVENT` can be made, since systemd does not begin without, and nothing ever comes: no devices come or
+//! go. Other families answer `EPROTONOSUPPORT`, upon which programs go without (`ss` reads `/proc/net` then). Groups can be
 //! joined, but nothing is ever told to them.
 
 use alloc::collections::BTreeSet;
@@ -28,6 +29,7 @@ use machine::sched::wait::WaitQueue;
 use machine::sync::{Rank, SpinLock};
 
 const NETLINK_ROUTE: u32 = 0;
+const NETLINK_KOBJECT_UEVENT: u32 = 15;
 const SOL_NETLINK: u32 = 270;
 const ADD_MEMBERSHIP: u32 = 1;
 const DROP_MEMBERSHIP: u32 = 2;
@@ -39,6 +41,7 @@ const SWITCHES: &[u32] = &[3, 4, 5, CAP_ACK, 11, GET_STRICT_CHK];
 const NLM_F_ACK: u16 = 0x4;
 const NLM_F_CAPPED: u16 = 0x100;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 /// The first kind of message that is not netlink's own.
 const NLMSG_MIN_TYPE: u16 = 0x10;
 /// Bytes of one datagram of an answer, as Linux packs them for receivers of whom it knows nothing.
@@ -56,6 +59,7 @@ static PORTS: SpinLock<BTreeSet<u32>> = SpinLock::new(Rank::Leaf, BTreeSet::new(
 /// A netlink socket.
 pub struct NetlinkSocket {
     kind: u32,
+    protocol: u32,
     /// 0: none yet.
     port: AtomicU32,
     groups: AtomicU32,
@@ -85,12 +89,13 @@ impl NetlinkSocket {
         if kind != SOCK_RAW && kind != SOCK_DGRAM {
             return Err(Errno::ESOCKTNOSUPPORT);
         }
-        if protocol != NETLINK_ROUTE {
+        if !matches!(protocol, NETLINK_ROUTE | NETLINK_KOBJECT_UEVENT) {
             return Err(Errno::EPROTONOSUPPORT);
         }
         let wait = Arc::new(WaitQueue::new());
         Ok(Arc::new(Self {
             kind,
+            protocol,
             port: AtomicU32::new(0),
             groups: AtomicU32::new(0),
             switches: AtomicU32::new(0),
@@ -131,8 +136,10 @@ impl NetlinkSocket {
         let result = match message.kind {
             kind if kind < NLMSG_MIN_TYPE => Ok(Vec::new()),
             // Kinds come in fours: new, delete, get, set.
-            kind if kind & 3 == 2 => route::ask(message.whole, self.has(GET_STRICT_CHK))
-                .map_err(|error| if error == Errno::EPERM { Errno::EOPNOTSUPP } else { error }),
+            kind if kind & 3 == 2 && self.protocol == NETLINK_ROUTE => {
+                route::ask(message.whole, self.has(GET_STRICT_CHK))
+                    .map_err(|error| if error == Errno::EPERM { Errno::EOPNOTSUPP } else { error })
+            }
             _ => Err(Errno::EPERM),
         };
         match result {
@@ -194,13 +201,14 @@ fn localise(messages: &mut [u8], port: u32, uid: u32) {
     }
 }
 
-/// An answer cut into datagrams, at the bounds of messages.
+/// An answer cut into datagrams, at the bounds of messages. The end of a dump is one of its own: it always was before Linux 6.9,
+/// so that programs receive once more for it, whom later versions spare that for kinds of which nobody does.
 fn datagrams(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
     core::iter::from_fn(move || {
         let mut len = 0;
         for message in Messages(rest) {
             let next = (len + message.whole.len().next_multiple_of(4)).min(rest.len());
-            if len > 0 && next > DATAGRAM_BYTES {
+            if len > 0 && (next > DATAGRAM_BYTES || message.kind == NLMSG_DONE) {
                 break;
             }
             len = next;
@@ -221,7 +229,7 @@ impl Socket for NetlinkSocket {
     }
 
     fn protocol(&self) -> u32 {
-        NETLINK_ROUTE
+        self.protocol
     }
 
     fn bind(&self, _cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
@@ -370,6 +378,11 @@ mod tests {
         let cut: Vec<usize> = datagrams(&answer).map(<[u8]>::len).collect();
         assert_eq!(cut, [3004, 1500, 9000, 20]);
         assert_eq!(datagrams(&[]).count(), 0);
+        let mut done = message(20);
+        done[4..6].copy_from_slice(&NLMSG_DONE.to_ne_bytes());
+        let cut: Vec<usize> = datagrams(&[message(20), done.clone()].concat()).map(<[u8]>::len).collect();
+        assert_eq!(cut, [20, 20]);
+        assert_eq!(datagrams(&done).count(), 1);
         // A malformed message is not delivered, and does not make the loop run for ever.
         assert_eq!(datagrams(&[0; 64]).count(), 0);
     }
@@ -400,6 +413,7 @@ mod tests {
         assert_eq!(refusal.len(), 16 + 4 + 40);
         assert_eq!(i32::from_ne_bytes(*refusal[16..].first_chunk().unwrap()), -1);
         assert_eq!(socket.verdict(&about, None, 9).len(), 16 + 4 + 16);
-        assert!(NetlinkSocket::new(SOCK_RAW, 15).is_err());
+        // `NETLINK_GENERIC`.
+        assert!(NetlinkSocket::new(SOCK_RAW, 16).is_err());
     }
 }

@@ -67,6 +67,8 @@ const SO_TIMESTAMPNS_NEW: u32 = 64;
 const SO_RCVTIMEO_NEW: u32 = 66;
 const SO_SNDTIMEO_NEW: u32 = 67;
 const SO_PREFER_BUSY_POLL: u32 = 69;
+const SO_BUF_LOCK: u32 = 72;
+const SO_TXREHASH: u32 = 74;
 const SO_RCVMARK: u32 = 75;
 const SO_PASSPIDFD: u32 = 76;
 pub const SO_PEERPIDFD: u32 = 77;
@@ -78,6 +80,9 @@ const BUFFER_DEFAULT: usize = 212_992;
 const BUFFER_FORCED_MAX: usize = 16 << 20;
 const SEND_BUFFER_LEAST: usize = 4608;
 const RECEIVE_BUFFER_LEAST: usize = 2304;
+/// Bits of `SO_BUF_LOCK`.
+const SEND_FIXED: u32 = 1;
+const RECEIVE_FIXED: u32 = 2;
 /// `SO_RCVTIMEO` of zero: for ever.
 const FOR_EVER: u64 = u64::MAX;
 const MICRO: i64 = 1_000_000;
@@ -104,6 +109,8 @@ pub struct Options {
     mark: AtomicU32,
     busy_poll: AtomicU32,
     least_received: AtomicU32,
+    /// `SO_BUF_LOCK`: which buffers' sizes were chosen, and so would not be changed by themselves, as none here is.
+    fixed_buffers: AtomicU32,
     /// `SO_MAX_PACING_RATE` and `SO_INCOMING_CPU`: kept, and nothing else.
     pacing_rate: AtomicU64,
     incoming_cpu: AtomicI32,
@@ -132,7 +139,9 @@ fn is_kept(name: u32) -> bool {
             | SO_ERROR
             | SO_ACCEPTCONN
             | SO_PASSCRED
+            | SO_PASSPIDFD
             | SO_PEERCRED
+            | SO_PEERPIDFD
             | SO_LINGER
             | SO_RCVTIMEO
             | SO_RCVTIMEO_NEW
@@ -220,6 +229,7 @@ impl Options {
             mark: AtomicU32::new(0),
             busy_poll: AtomicU32::new(0),
             least_received: AtomicU32::new(1),
+            fixed_buffers: AtomicU32::new(0),
             pacing_rate: AtomicU64::new(u64::MAX),
             incoming_cpu: AtomicI32::new(-1),
             peek_offset: AtomicI32::new(-1),
@@ -301,6 +311,9 @@ impl Options {
             SO_PRIORITY => self.priority.load(Ordering::Relaxed),
             SO_MARK => self.mark.load(Ordering::Relaxed),
             SO_RCVLOWAT => self.least_received.load(Ordering::Relaxed),
+            SO_BUF_LOCK => self.fixed_buffers.load(Ordering::Relaxed),
+            // Only packets of TCP go other ways than before when none arrives.
+            SO_TXREHASH => return Err(Errno::EOPNOTSUPP),
             SO_SNDLOWAT => 1,
             SO_PEEK_OFF => self.peek_offset.load(Ordering::Relaxed).cast_unsigned(),
             SO_LOCK_FILTER => u32::from(self.filter_locked.load(Ordering::Relaxed)),
@@ -384,7 +397,7 @@ impl Options {
             return match name {
                 SO_BUSY_POLL => self.set_busy_poll(int(value)?),
                 SO_MARK => self.set_mark(int(value)?),
-                SO_PASSCRED | SO_BSDCOMPAT => Ok(()),
+                SO_PASSCRED | SO_PASSPIDFD | SO_BSDCOMPAT => Ok(()),
                 _ if is_switch(name) && is_kept(name) => {
                     self.switch(name, int(value)? != 0);
                     Ok(())
@@ -402,17 +415,16 @@ impl Options {
         let number = int(value)?;
         let creds = caller::current().creds();
         match name {
-            SO_SNDBUF => self.send_buffer.store(buffer_size(number, SEND_BUFFER_LEAST), Ordering::Relaxed),
-            SO_RCVBUF => {
-                self.receive_buffer.store(buffer_size(number, RECEIVE_BUFFER_LEAST), Ordering::Relaxed);
-            }
+            SO_SNDBUF => self.fix_buffer(SEND_FIXED, buffer_size(number, SEND_BUFFER_LEAST)),
+            SO_RCVBUF => self.fix_buffer(RECEIVE_FIXED, buffer_size(number, RECEIVE_BUFFER_LEAST)),
             SO_SNDBUFFORCE | SO_RCVBUFFORCE if !creds.has(CAP_NET_ADMIN) => return Err(Errno::EPERM),
-            SO_SNDBUFFORCE => {
-                self.send_buffer.store(forced_size(number, SEND_BUFFER_LEAST), Ordering::Relaxed)
+            SO_SNDBUFFORCE => self.fix_buffer(SEND_FIXED, forced_size(number, SEND_BUFFER_LEAST)),
+            SO_RCVBUFFORCE => self.fix_buffer(RECEIVE_FIXED, forced_size(number, RECEIVE_BUFFER_LEAST)),
+            SO_BUF_LOCK => {
+                let fixed = u32::try_from(number).ok().filter(|fixed| *fixed <= SEND_FIXED | RECEIVE_FIXED);
+                self.fixed_buffers.store(fixed.ok_or(Errno::EINVAL)?, Ordering::Relaxed);
             }
-            SO_RCVBUFFORCE => {
-                self.receive_buffer.store(forced_size(number, RECEIVE_BUFFER_LEAST), Ordering::Relaxed);
-            }
+            SO_TXREHASH => return Err(Errno::EOPNOTSUPP),
             SO_PASSCRED | SO_PASSPIDFD => {
                 let which = if name == SO_PASSCRED { &self.pass_creds } else { &self.pass_pidfd };
                 which.store(number != 0, Ordering::Relaxed);
@@ -449,6 +461,13 @@ impl Options {
             _ => return socket.set_option(crate::net::SOL_SOCKET, name, value),
         }
         Ok(())
+    }
+
+    /// A buffer gets a size that a program has chosen.
+    fn fix_buffer(&self, which: u32, bytes: usize) {
+        let buffer = if which == SEND_FIXED { &self.send_buffer } else { &self.receive_buffer };
+        buffer.store(bytes, Ordering::Relaxed);
+        self.fixed_buffers.fetch_or(which, Ordering::Relaxed);
     }
 
     /// `SO_ATTACH_FILTER` and what belongs to it.

@@ -1,25 +1,32 @@
 //! Settings of the host's network namespace that the sandbox's sockets are in, as they were when the sandbox was made, and what
-//! programs have made of them where the network is the sandbox's own. Of what they write only the first port that anybody may bind and
-//! the datagrams that may wait for a Unix socket have an effect.
+//! programs have made of them where the network is the sandbox's own. Of what they write only the first port that anybody may bind, the ports
+//! that sockets get which name none, and the datagrams that may wait for a Unix socket have an effect.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::sysctl::{DEVICES, OWN, UNPRIVILEGED_PORT_START, VALUE_MAX};
+use abi::word::low16;
 use machine::errno::{Errno, Result};
 use machine::sync::{Once, Rank, SpinLock};
 
 /// Congestion controls that programs may choose.
 const CONGESTION: [&str; 2] = ["reno", "cubic"];
 
+/// The ports that sockets get which name none.
+const LOCAL_PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
+
 /// The first port that anybody may bind, where the host did not say.
 const FREE_PORTS: u16 = 1024;
 
 /// [`DEVICES`] is among the settings. Every message looks here.
 static MAY_CHOOSE_DEVICES: AtomicBool = AtomicBool::new(false);
+
+/// What programs have made of `ip_local_port_range`: the first port in the lower half. 0: nothing.
+static LOCAL_PORTS: AtomicU64 = AtomicU64::new(0);
 
 static SETTINGS: Once<BTreeMap<Vec<u8>, Vec<u8>>> = Once::new();
 
@@ -50,8 +57,22 @@ pub fn store(name: &'static str, default: &[u8], bytes: &[u8]) -> Result<()> {
     }
     let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
     let new = changed(name, &shown(name, default), text.trim_matches(['\0', ' ', '\t', '\n']))?;
-    WRITTEN.lock().insert(name, new);
+    let ports = numbers(core::str::from_utf8(&new).unwrap_or_default()).unwrap_or_default();
+    let mut written = WRITTEN.lock();
+    if name == LOCAL_PORT_RANGE
+        && let [low, high] = ports[..]
+    {
+        let port = |number| u16::try_from(number).map_or(0, u64::from);
+        LOCAL_PORTS.store(port(low) | port(high) << 16, Ordering::Relaxed);
+    }
+    written.insert(name, new);
     Ok(())
+}
+
+/// The first and the last of the ports that sockets get which name none, if programs have said so; else the host knows.
+pub fn local_ports() -> Option<(u16, u16)> {
+    let [low, high] = [0, 16].map(|shift| low16(LOCAL_PORTS.load(Ordering::Relaxed) >> shift));
+    (low != 0).then_some((low, high))
 }
 
 /// What a setting becomes. `EINVAL`: not that. `ENOENT`: there is no such thing.
@@ -91,12 +112,11 @@ fn check(name: &str, numbers: &[i32]) -> Result<()> {
     let first = numbers.first().copied().unwrap_or(0);
     let fits = match (name, numbers) {
         ("net/ipv4/ip_default_ttl", _) => (1..=255).contains(&first),
-        ("net/ipv4/ip_local_port_range", &[low, high]) => {
+        (LOCAL_PORT_RANGE, &[low, high]) => {
             PORTS.contains(&low) && PORTS.contains(&high) && low <= high && low >= i32::from(free_ports())
         }
         (UNPRIVILEGED_PORT_START, _) => {
-            let range =
-                self::numbers(&String::from_utf8_lossy(&shown("net/ipv4/ip_local_port_range", b"32768")))?;
+            let range = self::numbers(&String::from_utf8_lossy(&shown(LOCAL_PORT_RANGE, b"32768")))?;
             first >= 0 && range.first().is_some_and(|low| first <= *low)
         }
         ("net/core/somaxconn" | "net/core/optmem_max" | "net/unix/max_dgram_qlen", _) => first >= 0,

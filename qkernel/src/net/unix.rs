@@ -1,5 +1,6 @@
 //! Unix sockets: streams, datagrams and packet streams between processes of the sandbox.
 
+mod collecting;
 mod connecting;
 
 use alloc::collections::VecDeque;
@@ -9,6 +10,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fs::caller::CallerCtx;
+use crate::fs::file::File;
 use crate::fs::path::Path;
 use crate::fs::poll::PollTable;
 use crate::net::ancillary::PeerCreds;
@@ -16,12 +18,13 @@ use crate::net::filter::Filter;
 use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use crate::net::inet::InetSocket;
 use crate::net::options::Options;
+use crate::net::passing::{self, Carrier};
 use crate::net::settings;
 use crate::net::unix_names;
 use crate::net::unix_names::Name;
 use crate::net::{
     AF_UNIX, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, SOL_SOCKET,
-    Socket,
+    Socket, SocketFile,
 };
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
@@ -59,6 +62,8 @@ struct Link {
 struct Listener {
     backlog: usize,
     pending: VecDeque<Arc<UnixSocket>>,
+    /// How many have left `pending`: the number of the first one in it.
+    accepted: u64,
     creds: PeerCreds,
     /// No longer accepts (`shutdown(2)`).
     shut: bool,
@@ -99,9 +104,19 @@ pub struct UnixSocket {
     taken: AtomicBool,
 }
 
+/// The Unix socket behind a file, for who looks for those that only messages hold.
+fn carrier_of(file: &File) -> Option<&dyn Carrier> {
+    let socket = &file.as_ops::<SocketFile>()?.socket;
+    if socket.family() != AF_UNIX {
+        return None;
+    }
+    socket.as_any().downcast_ref::<UnixSocket>().map(|socket| socket as _)
+}
+
 impl UnixSocket {
     /// An unconnected socket.
     pub fn new(kind: u32, protocol: u32) -> Result<Arc<Self>> {
+        passing::register(carrier_of);
         let kind = match kind {
             SOCK_STREAM | SOCK_DGRAM | SOCK_SEQPACKET => kind,
             SOCK_RAW => SOCK_DGRAM,
@@ -311,15 +326,11 @@ impl Socket for UnixSocket {
     }
 
     fn held_bytes(&self) -> u64 {
-        let link = self.link().map(|link| link.inbox);
-        let inboxes = self.datagrams.iter().chain(&link);
-        inboxes.map(|inbox| inbox.held_bytes() as u64).sum()
+        self.inbox().map_or(0, |inbox| inbox.held_bytes() as u64)
     }
 
     fn waiting_files(&self) -> Option<usize> {
-        let link = self.link().map(|link| link.inbox);
-        let inboxes = self.datagrams.iter().chain(&link);
-        Some(inboxes.map(|inbox| inbox.waiting_files()).sum())
+        Some(self.inbox().map_or(0, |inbox| inbox.waiting_files()))
     }
 
     fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
@@ -373,7 +384,13 @@ impl Socket for UnixSocket {
         let mut state = self.state.lock();
         match &mut *state {
             State::Idle => {
-                *state = State::Listening(Listener { backlog, pending: VecDeque::new(), creds, shut: false });
+                *state = State::Listening(Listener {
+                    backlog,
+                    pending: VecDeque::new(),
+                    accepted: 0,
+                    creds,
+                    shut: false,
+                });
             }
             State::Listening(listener) => {
                 listener.backlog = backlog;
@@ -390,12 +407,7 @@ impl Socket for UnixSocket {
         if self.is_datagram() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let mut state = self.state.lock();
-        let State::Listening(listener) = &mut *state else { return Err(Errno::EINVAL) };
-        let shut = listener.shut;
-        let accepted = listener.pending.pop_front();
-        drop(state);
-        let Some(accepted) = accepted else { return Err(if shut { Errno::EINVAL } else { Errno::EAGAIN }) };
+        let accepted = self.take_first_waiting()?;
         accepted.taken.store(true, Ordering::Release);
         self.backlog_room.wake(PollEvents::WRITABLE);
         Ok(accepted)

@@ -125,6 +125,12 @@ pub fn release(addr: &[u8], kind: u32, socket: &Weak<UnixSocket>) {
     }
 }
 
+/// Abstract names that are taken.
+#[cfg(feature = "harness")]
+pub fn count() -> usize {
+    ABSTRACT.lock().len()
+}
+
 /// The socket of a name, or the host's that the name leads to; `ECONNREFUSED` when there is none. `kind`: the type of an abstract
 /// one.
 pub fn find(cx: &CallerCtx<'_>, name: &Name<'_>, kind: u32) -> Result<Destination> {

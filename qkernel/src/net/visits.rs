@@ -12,7 +12,7 @@ use abi::address::{Address, AddressPrefix, of_v4};
 use machine::sync::{Once, Rank, SpinLock};
 use machine::time;
 
-use crate::net::{AF_INET, AF_INET6};
+use crate::net::families::{AF_INET, AF_INET6};
 
 static IGNORED: Once<Vec<AddressPrefix>> = Once::new();
 /// When somebody else came last.
@@ -97,7 +97,7 @@ fn is_ignored(address: &[u8]) -> bool {
 }
 
 /// The internet address in `sockaddr` bytes.
-fn internet(address: &[u8]) -> Option<Address> {
+pub fn internet(address: &[u8]) -> Option<Address> {
     let (family, rest) = address.split_first_chunk()?;
     match u16::from_ne_bytes(*family) {
         // Behind the port, and for IPv6 the flow.

@@ -3,14 +3,14 @@
 use abi::hostcall::HostStatFs;
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
 use crate::fs::caller::CallerCtx;
 use crate::fs::file::{At, Descriptor, File, FileOps, FileTable, OpenFlags, Whence};
 use crate::fs::inode::Stat;
-use crate::fs::inode::{Inode, LinkTarget, S_IFLNK, S_IFMT, S_IFREG};
+use crate::fs::inode::{Inode, LinkTarget, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use crate::fs::mount::{Limits, Mount};
 use crate::fs::path::Path;
 use crate::fs::pipe::PipeEnd;
@@ -132,8 +132,12 @@ fn facts(open: &Open, out: &mut Out) -> Result<()> {
 pub fn path_of(file: &Arc<File>) -> Path {
     match &file.path {
         Some(path) => path.clone(),
-        None => Mount::of(Arc::new(Unnamed { file: file.clone() }), b"anon", b"none", Limits::empty()).path(),
+        None => Mount::of(unnamed(file), b"anon", b"none", Limits::empty()).path(),
     }
+}
+
+fn unnamed_statfs() -> HostStatFs {
+    HostStatFs { kind: 0x0904_1934, bsize: 4096, namelen: 255, frsize: 4096, ..Default::default() }
 }
 
 /// The one attribute that a socket has.
@@ -142,6 +146,55 @@ const SOCKET_PROTOCOL: &[u8] = b"system.sockprotoname";
 /// The inode of an open file that has no name: `/proc/self/fd/1` when that is a pipe.
 pub struct Unnamed {
     file: Arc<File>,
+}
+
+/// The inode of an open socket. It does not keep the socket open, as on Linux: a file that leads to a place may be sent through the
+/// socket itself, and nobody would ever close either.
+struct UnnamedSocket {
+    file: Weak<File>,
+    /// Once it is closed: what it was shown as, its protocol, and its attributes when this was made.
+    shown: Vec<u8>,
+    protocol: &'static [u8],
+    stat: Stat,
+}
+
+impl Inode for UnnamedSocket {
+    fn stat(&self) -> Result<Stat> {
+        self.file.upgrade().map_or(Ok(self.stat), |file| file.ops.stat(&file))
+    }
+    fn kind(&self) -> u32 {
+        S_IFSOCK
+    }
+    fn open(self: Arc<Self>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+        Err(Errno::ENXIO)
+    }
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        if name == SOCKET_PROTOCOL { Ok([self.protocol, &[0]].concat()) } else { Err(Errno::EOPNOTSUPP) }
+    }
+    fn list_xattr(&self) -> Result<Vec<u8>> {
+        Ok([SOCKET_PROTOCOL, &[0]].concat())
+    }
+    fn statfs(&self) -> Result<HostStatFs> {
+        Ok(unnamed_statfs())
+    }
+    fn shown_as(&self) -> Option<Vec<u8>> {
+        Some(self.shown.clone())
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+fn unnamed(file: &Arc<File>) -> Arc<dyn Inode> {
+    match (file.as_ops::<SocketFile>(), file.ops.stat(file)) {
+        (Some(socket), Ok(stat)) => Arc::new(UnnamedSocket {
+            file: Arc::downgrade(file),
+            shown: file.ops.describe(),
+            protocol: socket.protocol_name(),
+            stat,
+        }),
+        _ => Arc::new(Unnamed { file: file.clone() }),
+    }
 }
 
 impl Inode for Unnamed {
@@ -155,23 +208,10 @@ impl Inode for Unnamed {
         if let Some(end) = self.file.as_ops::<PipeEnd>() {
             return end.reopen(flags);
         }
-        if self.kind() == crate::fs::inode::S_IFSOCK {
-            return Err(Errno::ENXIO);
-        }
         Ok(Box::new(Again { file: self.file.clone() }))
     }
-    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        match self.file.as_ops::<SocketFile>() {
-            Some(socket) if name == SOCKET_PROTOCOL => Ok([socket.protocol_name(), &[0]].concat()),
-            _ => Err(Errno::EOPNOTSUPP),
-        }
-    }
-    fn list_xattr(&self) -> Result<Vec<u8>> {
-        let is_socket = self.file.as_ops::<SocketFile>().is_some();
-        Ok(if is_socket { [SOCKET_PROTOCOL, &[0]].concat() } else { Vec::new() })
-    }
     fn statfs(&self) -> Result<HostStatFs> {
-        Ok(HostStatFs { kind: 0x0904_1934, bsize: 4096, namelen: 255, frsize: 4096, ..Default::default() })
+        Ok(unnamed_statfs())
     }
     fn shown_as(&self) -> Option<Vec<u8>> {
         Some(self.file.ops.describe())

@@ -10,7 +10,6 @@ use crate::task;
 use crate::task::container;
 use crate::task::keyrings::{How, Seeker};
 use machine::errno::Result;
-use machine::sched;
 
 /// The keys that the reader may see.
 pub fn keys(out: &mut Out) -> Result<()> {
@@ -70,7 +69,7 @@ pub fn key_users(out: &mut Out) -> Result<()> {
         let some = space.quotas.some_from(from);
         let Some((last, _)) = some.last().copied() else { return Ok(()) };
         for (uid, used) in some {
-            sched::go_on()?;
+            out.entry()?;
             let most = space.quotas.most(uid);
             let (keys, bytes) = (used.keys, used.bytes);
             writeln!(

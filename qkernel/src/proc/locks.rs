@@ -11,7 +11,6 @@ use crate::proc::mounts::{major, minor};
 use crate::pseudo::Out;
 use crate::task;
 use machine::errno::Result;
-use machine::sched;
 
 /// `/proc/locks`: those of processes that the reader sees.
 pub fn locks(_: &Whole, out: &mut Out) -> Result<()> {
@@ -19,13 +18,13 @@ pub fn locks(_: &Whole, out: &mut Out) -> Result<()> {
     let mut from = 0;
     while let Some(listed) = locks::list(from)? {
         from = listed.next;
-        sched::go_on()?;
+        out.entry()?;
         push_file(out, listed, &mut number)?;
     }
     from = 0;
     while let Some(listed) = leases::list(from)? {
         from = listed.next;
-        sched::go_on()?;
+        out.entry()?;
         let numbers = numbers_of(listed.node.as_ref());
         for lease in listed.leases.iter().filter(|lease| id_of(lease.process) != 0) {
             number += 1;
@@ -43,7 +42,7 @@ pub fn of_descriptor(files: &FileTable, file: &Arc<File>, out: &mut Out) -> Resu
         let is_its = |lock: &Lock| lock.file == file.id;
         let is_theirs = |lock: &Lock| match lock.owner {
             Owner::Table(table) => table == files.id,
-            Owner::Description(_) => true,
+            Owner::Description(_) | Owner::Outside { .. } => true,
         };
         let numbers = numbers_of(listed.node.as_ref());
         for shown in listed.held.iter().filter(|shown| is_its(&shown.lock) && is_theirs(&shown.lock)) {
@@ -90,7 +89,7 @@ fn push_file(out: &mut Out, mut listed: Listed, number: &mut u64) -> Result<()> 
             push_lock(out, shown, numbers);
         }
         blocked.retain(|shown| !waits(shown));
-        sched::go_on()?;
+        out.entry()?;
     }
     Ok(())
 }
@@ -100,7 +99,7 @@ fn push_lock(out: &mut Out, shown: &Shown, numbers: (u64, u64)) {
     let kind = match lock.owner {
         _ if *is_flock => "FLOCK ",
         Owner::Table(_) => "POSIX ",
-        Owner::Description(_) => "OFDLCK",
+        Owner::Description(_) | Owner::Outside { .. } => "OFDLCK",
     };
     write!(out, "{kind} ADVISORY  {} ", if lock.exclusive { "WRITE" } else { "READ" });
     if !is_flock && matches!(lock.owner, Owner::Description(_)) {

@@ -9,66 +9,95 @@ use crate::task;
 use machine::errno::Result;
 use machine::mm::report::{Pages, Region};
 use machine::mm::vma::VmaFlags;
-use machine::mm::{MemoryObject, PAGE, Prot};
+use machine::mm::{AddressSpace, MemoryObject, PAGE, Prot};
 
 /// Column at which a mapping's name begins.
 const NAME_COLUMN: usize = 73;
 
+/// Most mappings that are asked for at once.
+const AT_ONCE: usize = 64;
+
+/// Adds what `push` makes of each mapping from an address on to a piece; where the next piece begins.
+fn push_regions(
+    aspace: &AddressSpace,
+    from: u64,
+    count_pages: bool,
+    out: &mut Out,
+    mut push: impl FnMut(&mut Out, &Region),
+) -> Result<Option<u64>> {
+    let mut from = from;
+    loop {
+        let regions = aspace.regions(from, AT_ONCE, count_pages)?;
+        for region in &regions {
+            out.entry()?;
+            push(out, region);
+            from = region.end;
+            if out.is_enough() {
+                out.entry()?;
+                return Ok(Some(from));
+            }
+        }
+        if regions.len() < AT_ONCE {
+            return Ok(None);
+        }
+    }
+}
+
 /// `/proc/PID/maps`.
-pub fn maps(subject: &Subject, out: &mut Out) -> Result<()> {
-    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+pub fn maps(subject: &Subject, from: u64, out: &mut Out) -> Result<Option<u64>> {
+    let Ok(aspace) = subject.aspace() else { return Ok(None) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
     let root = own_root();
-    for region in aspace.regions(false)? {
-        push_line(out, &region, stack, &root);
-    }
-    Ok(())
+    push_regions(&aspace, from, false, out, |out, region| push_line(out, region, stack, &root))
 }
 
 /// `/proc/PID/smaps`: each line of `maps` with the sizes of the mapping's resident part.
-pub fn smaps(subject: &Subject, out: &mut Out) -> Result<()> {
-    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+pub fn smaps(subject: &Subject, from: u64, out: &mut Out) -> Result<Option<u64>> {
+    let Ok(aspace) = subject.aspace() else { return Ok(None) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
     let root = own_root();
-    for region in aspace.regions(true)? {
-        push_line(out, &region, stack, &root);
+    push_regions(&aspace, from, true, out, |out, region| {
+        push_line(out, region, stack, &root);
         push_size(out, "Size", region.end - region.start);
         push_size(out, "KernelPageSize", PAGE);
         push_size(out, "MMUPageSize", PAGE);
-        push_pages(out, &Sums::of(&region), false);
+        push_pages(out, &Sums::of(region), false);
         writeln!(out, "THPeligible:           0");
-        push_vm_flags(out, &region);
-    }
-    Ok(())
+        push_vm_flags(out, region);
+    })
 }
 
 /// `/proc/PID/smaps_rollup`: the sums over all mappings.
 pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
-    let regions = aspace.regions(true)?;
-    let (start, end) = match (regions.first(), regions.last()) {
-        (Some(first), Some(last)) => (first.start, last.end),
-        _ => return Ok(()),
-    };
+    let mut sums = Sums::default();
+    let (mut start, mut end) = (None, 0);
+    loop {
+        let regions = aspace.regions(end, AT_ONCE, true)?;
+        out.entry()?;
+        sums = regions.iter().map(Sums::of).fold(sums, Sums::plus);
+        start = start.or(regions.first().map(|region| region.start));
+        end = regions.last().map_or(end, |region| region.end);
+        if regions.len() < AT_ONCE {
+            break;
+        }
+    }
+    let Some(start) = start else { return Ok(()) };
     let before = out.bytes.len();
     write!(out, "{start:08x}-{end:08x} ---p 00000000 00:00 0 ");
     pad(out, before);
     out.push(b"[rollup]\n");
-    let sums = regions.iter().map(Sums::of).fold(Sums::default(), Sums::plus);
     push_pages(out, &sums, true);
     Ok(())
 }
 
 /// `/proc/PID/numa_maps`: the policy of each mapping, and its resident pages, which are all of the one node.
-pub fn numa_maps(subject: &Subject, out: &mut Out) -> Result<()> {
-    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+pub fn numa_maps(subject: &Subject, from: u64, out: &mut Out) -> Result<Option<u64>> {
+    let Ok(aspace) = subject.aspace() else { return Ok(None) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
     let own = subject.task().map_or(0, |task| task.mempolicy.load(Ordering::Relaxed));
     let root = own_root();
-    for region in aspace.regions(true)? {
-        push_numa_line(out, &region, own, stack, &root);
-    }
-    Ok(())
+    push_regions(&aspace, from, true, out, |out, region| push_numa_line(out, region, own, stack, &root))
 }
 
 /// `own`: the mode of the thread's policy, with its flags, which counts for mappings without one.
@@ -86,7 +115,7 @@ fn push_numa_line(out: &mut Out, region: &Region, own: u32, start_stack: u64, ro
     let mode = if region.flags.policy() != 0 { region.flags.policy() } else { own };
     write!(out, "{:08x} {}", region.start, MODES[(mode & 7) as usize]);
     let label = region.object.as_ref().and_then(MemoryObject::label).map(|name| seen_from(name, root));
-    match &name_of(region, label, start_stack)[..] {
+    match name_of(region, label, start_stack) {
         b"[heap]" if region.object.is_none() => out.push(b" heap"),
         b"[stack]" if region.object.is_none() => out.push(b" stack"),
         name if region.object.is_some() && !name.is_empty() => {
@@ -149,13 +178,13 @@ fn push_line(out: &mut Out, region: &Region, start_stack: u64, root: &[u8]) {
     let name = name_of(region, label, start_stack);
     if !name.is_empty() {
         pad(out, before);
-        out.push_escaped(&name, b"\n");
+        out.push_escaped(name, b"\n");
     }
     out.push(b"\n");
 }
 
-fn name_of(region: &Region, label: Option<&[u8]>, start_stack: u64) -> Vec<u8> {
-    let name: &[u8] = match (&region.object, label) {
+fn name_of<'a>(region: &Region, label: Option<&'a [u8]>, start_stack: u64) -> &'a [u8] {
+    match (&region.object, label) {
         (_, Some(label)) => label,
         (Some(MemoryObject::Store(_)), None) => b"/dev/zero (deleted)",
         (Some(MemoryObject::Host(_)), None) => b"",
@@ -164,8 +193,7 @@ fn name_of(region: &Region, label: Option<&[u8]>, start_stack: u64) -> Vec<u8> {
         (None, None) if region.flags.contains(VmaFlags::HEAP) => b"[heap]",
         (None, None) if (region.start..region.end).contains(&start_stack) => b"[stack]",
         (None, None) => b"",
-    };
-    name.to_vec()
+    }
 }
 
 /// Bytes of a mapping in memory, by kind.

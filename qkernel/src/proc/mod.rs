@@ -15,6 +15,7 @@ mod net_tables;
 pub mod ns;
 mod pagemap;
 mod pid;
+pub mod pressure;
 pub mod status;
 pub mod subject;
 pub mod sys;
@@ -81,6 +82,7 @@ static TABLE: &[Entry<Whole>] = &[
     Entry::link("mounts", |_| Ok(LinkTarget::Text(b"self/mounts".to_vec()))),
     Entry::link("net", |_| Ok(LinkTarget::Text(b"self/net".to_vec()))),
     Entry::fixed("partitions", "major minor  #blocks  name\n\n"),
+    Entry::dir("pressure", pressure::TABLE),
     Entry::link("self", |_| Ok(LinkTarget::Text(format!("{}", own_ids().0).into_bytes()))),
     Entry::text("softirqs", system::softirqs),
     Entry::text("stat", system::stat),

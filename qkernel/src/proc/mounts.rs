@@ -4,7 +4,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::fs::changes::Changes;
-use crate::fs::dentry::Dentry;
 use crate::fs::mount;
 use crate::fs::mount::{Limits, Mount};
 use crate::fs::path::Path;
@@ -46,7 +45,7 @@ impl MountLine {
             id: mount.id,
             parent,
             dev: mount.root_inode.stat().map_or(0, |stat| stat.dev),
-            root: inside(&mount.root),
+            root: mount.path().inside(),
             point,
             limits: mount.limits(),
             options: mount.root_inode.fs_options(),
@@ -56,24 +55,34 @@ impl MountLine {
     }
 }
 
-/// The path of a directory in its own file system.
-fn inside(dentry: &Arc<Dentry>) -> Vec<u8> {
-    let mut names = Vec::new();
-    let mut at = dentry.clone();
-    while let Some(parent) = at.parent() {
-        names.push(at.name());
-        at = parent;
-    }
-    if names.is_empty() {
-        return b"/".to_vec();
-    }
-    names.iter().rev().flat_map(|name| core::iter::once(b'/').chain(name.iter().copied())).collect()
-}
+/// Most mounts that are asked for at once.
+const AT_ONCE: usize = 64;
 
-/// The mounts the process sees, parents first.
-fn list(subject: &Subject) -> Result<Vec<MountLine>> {
+/// Adds what `push` makes of each mount that the process sees, parents first, from the one behind the id `after` on; behind which the
+/// next piece begins.
+fn push_mounts(
+    subject: &Subject,
+    after: u64,
+    out: &mut Out,
+    push: impl Fn(&mut Out, &MountLine),
+) -> Result<Option<u64>> {
     let root = subject.task()?.fs.get().root();
-    Ok(mount::list().iter().filter_map(|mount| MountLine::of(mount, &root)).collect())
+    let mut after = after;
+    loop {
+        let mounts = mount::list_after(after, AT_ONCE);
+        let Some(last) = mounts.last() else { return Ok(None) };
+        let last = last.id;
+        for mount in &mounts {
+            out.entry()?;
+            if let Some(line) = MountLine::of(mount, &root) {
+                push(out, &line);
+            }
+            if out.is_enough() {
+                return Ok(Some(mount.id));
+            }
+        }
+        after = last;
+    }
 }
 
 /// What changes of the mounts that the process sees.
@@ -94,9 +103,8 @@ pub fn minor(dev: u64) -> u64 {
 const SPECIAL: &[u8] = b" \t\n#";
 
 /// `/proc/PID/mounts`, the format of `fstab(5)`.
-pub fn mounts(subject: &Subject, out: &mut Out) -> Result<()> {
-    list(subject)?.iter().for_each(|mount| push_mount(out, mount));
-    Ok(())
+pub fn mounts(subject: &Subject, after: u64, out: &mut Out) -> Result<Option<u64>> {
+    push_mounts(subject, after, out, push_mount)
 }
 
 fn push_mount(out: &mut Out, mount: &MountLine) {
@@ -110,9 +118,8 @@ fn push_mount(out: &mut Out, mount: &MountLine) {
 }
 
 /// `/proc/PID/mountinfo`; see `proc_pid_mountinfo(5)`.
-pub fn mountinfo(subject: &Subject, out: &mut Out) -> Result<()> {
-    list(subject)?.iter().for_each(|mount| push_info(out, mount));
-    Ok(())
+pub fn mountinfo(subject: &Subject, after: u64, out: &mut Out) -> Result<Option<u64>> {
+    push_mounts(subject, after, out, push_info)
 }
 
 fn push_info(out: &mut Out, mount: &MountLine) {
@@ -133,8 +140,8 @@ fn push_info(out: &mut Out, mount: &MountLine) {
 }
 
 /// `/proc/PID/mountstats`: the mounts in words.
-pub fn mountstats(subject: &Subject, out: &mut Out) -> Result<()> {
-    for mount in list(subject)? {
+pub fn mountstats(subject: &Subject, after: u64, out: &mut Out) -> Result<Option<u64>> {
+    push_mounts(subject, after, out, |out, mount| {
         out.push(b"device ");
         out.push_escaped(&mount.source, SPECIAL);
         out.push(b" mounted on ");
@@ -142,8 +149,7 @@ pub fn mountstats(subject: &Subject, out: &mut Out) -> Result<()> {
         out.push(b" with fstype ");
         out.push_escaped(&mount.kind, SPECIAL);
         out.push(b"\n");
-    }
-    Ok(())
+    })
 }
 
 #[cfg(test)]

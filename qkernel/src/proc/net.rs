@@ -7,17 +7,14 @@ use crate::proc::subject::Subject;
 use crate::pseudo::{Entry, Out};
 use machine::errno::Result;
 
-fn push_table(out: &mut Out, heading: &str, table: Table) {
+fn push_table(out: &mut Out, heading: &str, table: Table) -> Result<()> {
     out.push(heading.as_bytes());
-    net_tables::write(table, out);
+    net_tables::write(table, out)
 }
 
 macro_rules! sockets {
     ($name:literal, $table:ident, $heading:expr) => {
-        Entry::text($name, |_, out| {
-            push_table(out, $heading, Table::$table);
-            Ok(())
-        })
+        Entry::text($name, |_, out| push_table(out, $heading, Table::$table))
     };
 }
 

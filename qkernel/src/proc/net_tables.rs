@@ -11,7 +11,7 @@ use crate::net::route;
 use crate::net::route::{AF_INET, AF_INET6, Link};
 use crate::net::{AF_UNIX, SOCK_DGRAM, SOCK_STREAM, Socket};
 use crate::pseudo::Out;
-use machine::errno::Result;
+use machine::errno::{Errno, Result};
 
 const IPPROTO_TCP: u32 = 6;
 const TCP_INFO: u32 = 11;
@@ -45,9 +45,9 @@ pub enum Table {
     Groups6,
 }
 
-/// Writes the lines of a table. Facts that the host doesn't tell are left out.
-pub fn write(table: Table, out: &mut Out) {
-    let _ = match table {
+/// Writes the lines of a table. Facts that the host doesn't tell are left out. Errors: as of [`Out::entry`].
+pub fn write(table: Table, out: &mut Out) -> Result<()> {
+    let written = match table {
         Table::Tcp => sockets("tcp", AF_INET, SOCK_STREAM, out),
         Table::Tcp6 => sockets("tcp6", AF_INET6, SOCK_STREAM, out),
         Table::Udp => sockets("udp", AF_INET, SOCK_DGRAM, out),
@@ -62,6 +62,10 @@ pub fn write(table: Table, out: &mut Out) {
         Table::Groups => groups(out),
         Table::Groups6 => groups6(out),
     };
+    match written {
+        Err(error @ (Errno::EINTR | Errno::ENOMEM)) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// An end of a connection as the tables show it.
@@ -123,6 +127,7 @@ fn sockets(name: &str, family: u8, kind: u32, out: &mut Out) -> Result<()> {
     let mut written: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
     let mut number = 0;
     for open in registry::list().into_iter().filter(ours) {
+        out.entry()?;
         let socket = &*open.socket;
         let peer = socket.peer_name();
         let (state, sent, received) = state(socket, peer.is_ok());
@@ -188,6 +193,7 @@ fn unix(out: &mut Out) -> Result<()> {
     const UNCONNECTED: u8 = 1;
     const CONNECTED: u8 = 3;
     for open in registry::list() {
+        out.entry()?;
         if open.socket.family() != AF_UNIX {
             continue;
         }

@@ -148,6 +148,13 @@ fn unless_first<T>(container: &Container, own: u64, part: impl Fn(&Container) ->
     if is_firsts { 0 } else { own }
 }
 
+/// The namespace, open as a file.
+pub fn open(namespace: Namespace) -> Result<Arc<File>> {
+    let path = namespace.path();
+    let ops = path.inode.clone().open(OpenFlags::empty())?;
+    Ok(File::new(ops, OpenFlags::empty(), Some(path)))
+}
+
 /// The namespace that is open as a file.
 pub fn of_file(file: &File) -> Option<Namespace> {
     file.as_ops::<Open>().map(|open| open.0)
@@ -205,9 +212,7 @@ struct Open(Namespace);
 impl Open {
     /// Another namespace as a descriptor.
     fn install(cx: &CallerCtx<'_>, other: Namespace) -> Result<u64> {
-        let path = other.path();
-        let ops = path.inode.clone().open(OpenFlags::empty())?;
-        cx.install(File::new(ops, OpenFlags::empty(), Some(path)), true)
+        cx.install(open(other)?, true)
     }
 }
 

@@ -18,6 +18,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::report::Region;
 use machine::mm::vma::VmaFlags;
 use machine::mm::{AddressSpace, IoBuf, MemoryObject, PAGE, Prot};
+use machine::sched::work;
 
 /// Bytes of an entry of `pagemap`.
 const WORD: u64 = 8;
@@ -105,9 +106,9 @@ static WRITABLE: Entry<Mapped> = Entry::link("", target).mode(0o600).guarded();
 
 impl Addresses {
     fn of(self, subject: &Subject) -> Result<Region> {
-        let regions = files_of(subject)?;
-        let found = regions.into_iter().find(|region| (region.start, region.end) == (self.start, self.end));
-        found.ok_or(Errno::ENOENT)
+        let found = regions(subject, self.start, 1)?.pop().filter(has_file);
+        let is_it = |region: &Region| (region.start, region.end) == (self.start, self.end);
+        found.filter(is_it).ok_or(Errno::ENOENT)
     }
 }
 
@@ -117,11 +118,14 @@ impl Which for Addresses {
     }
 }
 
-/// The mappings that have a file.
-fn files_of(subject: &Subject) -> Result<Vec<Region>> {
-    let mut regions = subject.aspace().map_err(|_| Errno::ENOENT)?.regions(false)?;
-    regions.retain(|region| region.object.as_ref().is_some_and(|object| object.label().is_some()));
-    Ok(regions)
+/// See [`AddressSpace::regions`](machine::mm::AddressSpace::regions).
+fn regions(subject: &Subject, from: u64, most: usize) -> Result<Vec<Region>> {
+    subject.aspace().map_err(|_| Errno::ENOENT)?.regions(from, most, false)
+}
+
+/// Whether it is a mapping of a file.
+fn has_file(region: &Region) -> bool {
+    region.object.as_ref().is_some_and(|object| object.label().is_some())
 }
 
 fn target(mapped: &Mapped) -> Result<LinkTarget> {
@@ -152,15 +156,26 @@ impl Dynamic<Subject> for MapFiles {
         if subject.guard().is_err() {
             return;
         }
-        for region in files_of(subject).unwrap_or_default() {
-            let key = region.start / PAGE;
-            let name = format!("{:x}-{:x}", region.start, region.end).into_bytes();
-            if key >= from && !add(Item { key, name, kind: S_IFLNK }) {
-                return;
+        let mut from = from.saturating_mul(PAGE);
+        loop {
+            let found = regions(subject, from, AT_ONCE).unwrap_or_default();
+            work::count(16);
+            for region in found.iter().filter(|region| region.start >= from && has_file(region)) {
+                let name = format!("{:x}-{:x}", region.start, region.end).into_bytes();
+                if !add(Item { key: region.start / PAGE, name, kind: S_IFLNK }) {
+                    return;
+                }
+            }
+            match found.last() {
+                Some(last) if found.len() == AT_ONCE => from = last.end,
+                _ => return,
             }
         }
     }
 }
+
+/// Most mappings that are asked for at once.
+const AT_ONCE: usize = 64;
 
 #[cfg(test)]
 mod tests {

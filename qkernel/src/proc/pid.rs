@@ -15,8 +15,9 @@ use crate::proc::status;
 use crate::proc::status::{TICK_NS, comm_of};
 use crate::proc::subject::Subject;
 use crate::proc::{fd, kept, maps, mem, mounts, net, ns, pagemap};
-use crate::pseudo::{Dynamic, Entry, Item, Kind, Node, Out, Place, parse_id, parse_number};
+use crate::pseudo::{Dynamic, Entry, Item, Kind, Node, Out, Place, ShowPiece, parse_id, parse_number};
 use crate::task;
+use crate::task::container;
 use crate::task::core::{Task, current};
 use crate::task::used::Used;
 use machine::errno::{Errno, Result};
@@ -32,6 +33,10 @@ const fn own(name: &'static str, mode: u32, show: fn(&Subject, &mut Out) -> Resu
     Entry::text(name, show).mode(mode).guarded()
 }
 
+const fn own_pieces(name: &'static str, show: ShowPiece<Subject>) -> Entry<Subject> {
+    Entry::pieces(name, show).guarded()
+}
+
 const fn memory(name: &'static str) -> Entry<Subject> {
     Entry { name, mode: 0o600, kind: Kind::File(mem::open), guarded: true }
 }
@@ -42,7 +47,7 @@ macro_rules! table {
             Entry::text("arch_status", |_, _| Ok(())),
             Entry::dir("attr", kept::ATTRIBUTES),
             own("auxv", 0o400, auxv),
-            Entry::fixed("cgroup", "0::/\n"),
+            Entry::text("cgroup", cgroup),
             Entry::setting("clear_refs", |_, _| Err(Errno::EINVAL), kept::clear_refs).mode(0o200),
             Entry::text("cmdline", cmdline),
             Entry::setting("comm", comm, set_comm),
@@ -58,13 +63,13 @@ macro_rules! table {
             own("ksm_stat", 0o400, |_, out| { out.push(KSM); Ok(()) }),
             Entry::text("limits", limits),
             Entry::setting("loginuid", login_uid, set_login_uid),
-            own("maps", 0o444, maps::maps),
+            own_pieces("maps", maps::maps),
             memory("mem"),
             Entry::watched("mountinfo", mounts::mountinfo, mounts::changes),
             Entry::watched("mounts", mounts::mounts, mounts::changes),
             Entry::dir("net", net::TABLE),
             Entry::dir("ns", ns::TABLE).mode(0o511),
-            own("numa_maps", 0o444, maps::numa_maps),
+            own_pieces("numa_maps", maps::numa_maps),
             Entry::setting("oom_adj", oom_adj, set_oom_adj),
             Entry::text("oom_score", oom_score),
             Entry::setting("oom_score_adj", oom_score_adj, set_oom_score_adj),
@@ -75,7 +80,7 @@ macro_rules! table {
             Entry::setting("sched", sched, |_, _| Ok(())),
             Entry::text("schedstat", schedstat),
             Entry::text("sessionid", login_session),
-            own("smaps", 0o444, maps::smaps),
+            own_pieces("smaps", maps::smaps),
             own("smaps_rollup", 0o444, maps::smaps_rollup),
             own("stack", 0o400, |_, _| Ok(())),
             Entry::text("stat", status::stat),
@@ -100,6 +105,20 @@ fn system_call(subject: &Subject, out: &mut Out) -> Result<()> {
     let [a, b, c, d, e, f] = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
     let (number, sp, pc) = (regs.rax & 0xffff_ffff, regs.rsp, regs.rip);
     out.push(format!("{number} {a:#x} {b:#x} {c:#x} {d:#x} {e:#x} {f:#x} {sp:#x} {pc:#x}\n").as_bytes());
+    Ok(())
+}
+
+/// The path of its control group below that of the reader's container; other containers' are beside that.
+fn cgroup(subject: &Subject, out: &mut Out) -> Result<()> {
+    let container = &subject.process.container;
+    out.push(b"0::");
+    if !Arc::ptr_eq(container, &container::current()) {
+        write!(out, "/../{}", container.id.0);
+    }
+    out.push(
+        &container.groups.path(subject.process.member.group()).unwrap_or_else(|| b"/ (deleted)".to_vec()),
+    );
+    out.push(b"\n");
     Ok(())
 }
 
@@ -132,7 +151,7 @@ table!(PROCESS_TABLE:
     Entry::setting("autogroup", kept::autogroup, kept::set_autogroup),
     Entry::setting("coredump_filter", kept::coredump_filter, kept::set_coredump_filter),
     Entry::dynamic("map_files", &[], &pagemap::MapFiles).mode(0o500).guarded(),
-    Entry::text("mountstats", mounts::mountstats).mode(0o400),
+    Entry::pieces("mountstats", mounts::mountstats).mode(0o400),
     Entry::setting("setgroups", |_, out| { out.push(b"allow\n"); Ok(()) }, |_, _| Err(Errno::EPERM)),
     Entry::dynamic("task", &[], &Threads),
     Entry::setting("timens_offsets", |_, out| { out.push(TIME_OFFSETS); Ok(()) }, kept::set_time_offsets),

@@ -7,7 +7,6 @@ use crate::pseudo::{Entry, Out};
 use crate::task;
 use crate::task::container;
 use machine::errno::Result;
-use machine::sched;
 
 /// The directory, for whatever the entries around it are about.
 pub struct Lists<C>(PhantomData<C>);
@@ -29,7 +28,7 @@ fn show_queues(out: &mut Out) -> Result<()> {
     out.push(b"       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n");
     let creds = task::current().creds.get();
     container::current().ipc().for_each_message_queue(|id, queue| {
-        sched::go_on()?;
+        out.entry()?;
         let Ok(facts) = queue.facts(&creds, true) else { return Ok(()) };
         let perm = facts.perm;
         writeln!(
@@ -57,7 +56,7 @@ fn show_sets(out: &mut Out) -> Result<()> {
     out.push(b"       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
     let creds = task::current().creds.get();
     container::current().ipc().for_each_sem_set(|id, set| {
-        sched::go_on()?;
+        out.entry()?;
         let Ok(facts) = set.facts(&creds, true) else { return Ok(()) };
         let perm = facts.perm;
         writeln!(
@@ -83,7 +82,7 @@ fn show_segments(out: &mut Out) -> Result<()> {
     let ipc = container::current().ipc();
     ipc.drop_unattached();
     ipc.for_each_segment(|id, segment| {
-        sched::go_on()?;
+        out.entry()?;
         let Ok(facts) = segment.facts(&creds, true) else { return Ok(()) };
         let perm = facts.perm;
         writeln!(

@@ -13,19 +13,52 @@ use crate::pseudo::{Context, Kind, Node, Place, child_ino, dirent_type};
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
+use machine::sched::work;
 use machine::sync::{Mutex, Rank};
 
 /// Most bytes one write hands to a file.
 const STORE_MAX_BYTES: usize = 4096;
 
-/// An open text file. The text is made by the first read at offset 0 and stays for the reads that follow.
+/// A piece of a text.
+struct Piece {
+    /// Where it begins in the text, in bytes.
+    start: u64,
+    bytes: Vec<u8>,
+    /// Where the next one begins, in terms of who makes it.
+    next: Option<u64>,
+}
+
+impl Piece {
+    /// What it has from an offset in the text on; `None`: the offset lies before it.
+    fn from(&self, offset: u64) -> Option<&[u8]> {
+        let skip = offset.checked_sub(self.start)?;
+        Some(usize::try_from(skip).ok().and_then(|skip| self.bytes.get(skip..)).unwrap_or_default())
+    }
+}
+
+/// Which piece has to be made next for a reader at an offset: where it begins in the text, and for who makes it. `None`: the one that
+/// there is has what is read, or is the last.
+fn needed(piece: Option<&Piece>, offset: u64) -> Option<(u64, u64)> {
+    let known = piece.and_then(|piece| Some((piece, piece.from(offset)?)));
+    match known {
+        None => Some((0, 0)),
+        Some((piece, [])) => piece.next.map(|next| (piece.start + piece.bytes.len() as u64, next)),
+        Some(_) => None,
+    }
+}
+
+/// Work for a piece, beside that for its entries.
+const PIECE_UNITS: u32 = 16;
+
+/// An open text file. The text is made by the first read at offset 0 and stays for the reads that follow; a long one is made in
+/// pieces, each of which stays until the next is read. Who goes back in it has it made anew from the beginning.
 ///
 /// Opening a guarded file checks the reader against the object at that time. Once the object is something else (a
 /// process runs another program, perhaps as another user) the file is empty.
 pub struct TextFile<C: Context> {
     node: Arc<Node<C>>,
     generation: u32,
-    text: Mutex<Option<Vec<u8>>>,
+    text: Mutex<Option<Piece>>,
     /// Of a text whose changes can be polled for.
     seen: Option<Seen>,
 }
@@ -40,6 +73,17 @@ impl<C: Context> TextFile<C> {
     fn is_stale(&self) -> bool {
         self.node.is_guarded() && self.node.cx.generation() != self.generation
     }
+
+    /// Makes the piece of the text that begins at the offset `start`.
+    fn make(&self, start: u64, from: u64) -> Result<Piece> {
+        let nothing = || Piece { start, bytes: Vec::new(), next: None };
+        if self.is_stale() {
+            return Ok(nothing());
+        }
+        let (bytes, next) = self.node.show(from)?;
+        // The object may have become something else meanwhile.
+        Ok(if self.is_stale() { nothing() } else { Piece { start, bytes, next } })
+    }
 }
 
 impl<C: Context> FileOps for TextFile<C> {
@@ -48,16 +92,16 @@ impl<C: Context> FileOps for TextFile<C> {
         // (`fdinfo`), this file's included.
         let mut text = self.text.lock();
         let offset = at.from(*file.pos.lock());
-        if text.is_none() || offset == 0 {
+        if offset == 0 {
             *text = None;
-            *text = Some(if self.is_stale() { Vec::new() } else { self.node.show()? });
-            if self.is_stale() {
-                // The object may have become something else meanwhile.
-                *text = Some(Vec::new());
-            }
         }
-        let rest = text.as_deref().and_then(|text| text.get(usize::try_from(offset).ok()?..));
-        let rest = rest.unwrap_or_default();
+        while let Some((start, from)) = needed(text.as_ref(), offset) {
+            // On the way to an offset that is far ahead there may be many.
+            work::count_or_end(PIECE_UNITS)?;
+            *text = None;
+            *text = Some(self.make(start, from)?);
+        }
+        let rest = text.as_ref().and_then(|piece| piece.from(offset)).unwrap_or_default();
         let len = rest.len().min(buf.remaining());
         buf.fill(&rest[..len])?;
         if at.moves() {
@@ -278,6 +322,37 @@ mod tests {
     }
     static FIXED: Entry<Test> = Entry::fixed("", "fixed\n");
     static TABLE: &[Entry<Test>] = &[Entry::setting("value", show, store), Entry::dir("sub", &[])];
+    static LONG: Entry<Test> = Entry::pieces("", show_long);
+    static ENDLESS: Entry<Test> = Entry::text("", show_endless);
+
+    /// How often a piece was made.
+    static PIECES: AtomicU32 = AtomicU32::new(0);
+    const LINES: u64 = 10_000;
+
+    fn show_long(_: &Test, from: u64, out: &mut Out) -> Result<Option<u64>> {
+        PIECES.fetch_add(1, Ordering::Relaxed);
+        for line in from..LINES {
+            if out.is_enough() {
+                return Ok(Some(line));
+            }
+            out.entry()?;
+            writeln!(out, "{line:09}");
+        }
+        Ok(None)
+    }
+
+    /// It would not end but for the limit.
+    fn show_endless(_: &Test, out: &mut Out) -> Result<()> {
+        loop {
+            out.entry()?;
+            out.push(&[b'x'; 1 << 16]);
+        }
+    }
+
+    fn open_node(entry: &'static Entry<Test>) -> Arc<File> {
+        let node = Node::new(Test, entry, Place::ROOT);
+        File::new(node.open(OpenFlags::RDWR).unwrap(), OpenFlags::RDWR, None)
+    }
     static ROOT: Entry<Test> = Entry::dynamic("", TABLE, &Even);
 
     fn open(path: &[u8]) -> Arc<File> {
@@ -306,6 +381,37 @@ mod tests {
         assert_eq!(read(&file, At::Offset(6), 2), b"12");
         assert_eq!(read(&file, At::Offset(u64::MAX), 2), b"");
         assert_eq!(file.ops.write(&file, &mut IoBuf::constant(b"x"), At::Offset(0)), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_long_text_is_made_as_far_as_it_is_read() {
+        let file = open_node(&LONG);
+        assert_eq!(read(&file, At::Position, 10), b"000000000\n");
+        assert_eq!(PIECES.swap(0, Ordering::Relaxed), 1);
+        let mut text = b"000000000\n".to_vec();
+        loop {
+            let more = read(&file, At::Position, 999);
+            if more.is_empty() {
+                break;
+            }
+            text.extend(more);
+        }
+        let expected: Vec<u8> =
+            (0..LINES).flat_map(|line| alloc::format!("{line:09}\n").into_bytes()).collect();
+        assert_eq!(text, expected);
+        assert!(PIECES.swap(0, Ordering::Relaxed) < 10);
+        // Back, which begins anew, far ahead, and beyond the end.
+        assert_eq!(read(&file, At::Offset(15), 10), b"0001\n00000");
+        assert_eq!(read(&file, At::Offset(99_990), 99), b"000009999\n");
+        assert_eq!(read(&file, At::Offset(u64::MAX), 9), b"");
+    }
+
+    #[test]
+    fn a_text_without_end_is_an_error() {
+        let file = open_node(&ENDLESS);
+        let mut bytes = [0; 9];
+        let got = file.ops.read(&file, &mut IoBuf::kernel(&mut bytes), At::Position);
+        assert_eq!(got, Err(Errno::ENOMEM));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use abi::word::low32;
 
+use crate::cgroupfs;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::extensible::read_extensible;
 use crate::task::clone::{CloneArgs, CloneFlags, clone_task};
@@ -24,7 +25,16 @@ pub(super) fn clone(
     let exit_signal = (flags & 0xff) as u32;
     clone_task(
         cx,
-        &CloneArgs { flags: bits, exit_signal, stack, tls, parent_tid, child_tid, pidfd: parent_tid },
+        &CloneArgs {
+            flags: bits,
+            exit_signal,
+            stack,
+            tls,
+            parent_tid,
+            child_tid,
+            pidfd: parent_tid,
+            group: None,
+        },
     )
 }
 
@@ -88,12 +98,12 @@ pub(super) fn clone3(cx: &Ctx<'_>, args: UserAddr, size: u64) -> SyscallResult {
     {
         return Err(Errno::EINVAL);
     }
-    if of_cgroup.is_some() {
-        // The descriptor is of no control group that takes processes: there is none.
-        return Err(Errno::EBADF);
-    }
+    let group = match of_cgroup {
+        Some(fd) => Some(cgroupfs::target(cx, low32(fd).cast_signed())?),
+        None => None,
+    };
     let stack = args.stack.checked_add(args.stack_size).ok_or(Errno::EINVAL)?;
     let exit_signal = low32(args.exit_signal);
     let Clone3Args { tls, parent_tid, child_tid, pidfd, .. } = args;
-    clone_task(cx, &CloneArgs { flags, exit_signal, stack, tls, parent_tid, child_tid, pidfd })
+    clone_task(cx, &CloneArgs { flags, exit_signal, stack, tls, parent_tid, child_tid, pidfd, group })
 }

@@ -7,6 +7,7 @@ use machine::errno::Errno;
 use machine::mm::account;
 
 use crate::fs::sigio;
+use crate::net::passing;
 use crate::syscall::context::KEEP_REGISTERS;
 use crate::syscall::seccomp::entry::filter;
 use crate::syscall::table;
@@ -77,6 +78,7 @@ pub fn dispatch(task: &Arc<Task>) {
     };
     drop(cx);
     sigio::deliver();
+    passing::collect_if_due();
     if matches!(number, EXECVE | EXECVEAT) {
         // The memory of the former program has gone with the call's hold on it.
         task.process.container.ipc().drop_unattached();

@@ -11,6 +11,7 @@ use crate::syscall::dup::limit;
 use crate::syscall::io_signals::{self, F_GETOWN_EX, F_GETSIG, F_SETOWN, F_SETOWN_EX};
 use crate::syscall::lock;
 use crate::task::context::Ctx;
+use crate::task::pidfd::{self, PidFile};
 use machine::errno::Errno;
 use machine::mm::UserAddr;
 
@@ -57,7 +58,11 @@ pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallRes
         }
         F_GETFD => Ok(u64::from(descriptor.close_on_exec)),
         F_SETFD => cx.files().set_close_on_exec(fd, arg & FD_CLOEXEC != 0).map(|()| 0),
-        F_GETFL => Ok(u64::from(file.flags().bits())),
+        F_GETFL => {
+            let is_of_thread = file.as_ops::<PidFile>().is_some_and(PidFile::is_of_thread);
+            let shown = if is_of_thread { pidfd::THREAD } else { OpenFlags::empty() };
+            Ok(u64::from((file.flags() | shown).bits()))
+        }
         F_SETFL => {
             let mut flags = OpenFlags::from_bits_truncate(low32(arg));
             let is_async = io_signals::switch(cx, file, fd, flags)?;
@@ -86,6 +91,6 @@ pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallRes
             file.write_life.store(life, Ordering::Relaxed);
             Ok(0)
         }
-        _ => lock::fcntl_lock(cx, file, command, UserAddr::new(arg)),
+        _ => lock::fcntl_lock(cx, file, fd, command, UserAddr::new(arg)),
     }
 }

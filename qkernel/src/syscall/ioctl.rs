@@ -7,6 +7,7 @@ use crate::fs::inode::S_IFREG;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::file_ioctl;
 use crate::syscall::io_signals;
+use crate::syscall::pidfd;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
@@ -36,6 +37,7 @@ pub(super) fn ioctl(cx: &Ctx<'_>, fd: i32, request: u32, arg: u64) -> SyscallRes
         _ => {
             let known = io_signals::ioctl(cx, &file, request, arg);
             let known = known.or_else(|| file_ioctl::ioctl(cx, &file, request, arg));
+            let known = known.or_else(|| pidfd::ioctl(cx, &file, request, arg));
             return known.unwrap_or_else(|| file.ops.ioctl(cx, &file, request, arg));
         }
     }

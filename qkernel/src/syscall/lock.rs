@@ -53,7 +53,7 @@ fn range(file: &File, raw: &RawLock) -> Result<(u64, u64)> {
 }
 
 /// The lock commands of `fcntl(2)`; `EINVAL` for any other.
-pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: UserAddr) -> SyscallResult {
+pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, fd: i32, command: u32, arg: UserAddr) -> SyscallResult {
     let by_description = matches!(command, F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW);
     if !by_description && !matches!(command, F_GETLK | F_SETLK | F_SETLKW) {
         return Err(Errno::EINVAL);
@@ -70,10 +70,13 @@ pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: UserAddr)
         return Err(Errno::EINVAL);
     }
     if matches!(command, F_GETLK | F_OFD_GETLK) {
-        if raw.kind == F_UNLCK {
-            return Err(Errno::EINVAL);
-        }
-        match locks::test(file, &lock)? {
+        let found = match raw.kind {
+            // Which lock the description has there itself.
+            F_UNLCK if by_description => locks::own(file, &lock),
+            F_UNLCK => return Err(Errno::EINVAL),
+            _ => locks::test(file, &lock)?,
+        };
+        match found {
             None => raw.kind = F_UNLCK,
             Some(held) => show(cx, &mut raw, &held),
         }
@@ -84,9 +87,23 @@ pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: UserAddr)
         F_UNLCK => locks::unlock(file, owner, start, end)?,
         F_RDLCK if !file.flags().readable() => return Err(Errno::EBADF),
         F_WRLCK if !file.flags().writable() => return Err(Errno::EBADF),
-        _ => locks::lock(file, &lock, matches!(command, F_SETLKW | F_OFD_SETLKW))?,
+        _ => {
+            locks::lock(file, &lock, matches!(command, F_SETLKW | F_OFD_SETLKW))?;
+            check_open(cx, file, fd, &lock)?;
+        }
     }
     Ok(0)
+}
+
+/// A process has no lock by a descriptor that another of its threads closed meanwhile: nothing would ever give it back. The lock is there
+/// before this looks, and a close takes the descriptor away before the locks, so one of the two sees the other.
+fn check_open(cx: &Ctx<'_>, file: &File, fd: i32, lock: &Lock) -> Result<()> {
+    let is_open = || cx.files().get(fd).is_ok_and(|now| core::ptr::eq(&raw const *now, &raw const *file));
+    if matches!(lock.owner, Owner::Description(_)) || is_open() {
+        return Ok(());
+    }
+    locks::unlock(file, lock.owner, lock.start, lock.end)?;
+    Err(Errno::EBADF)
 }
 
 /// Describes a lock that is in the way.
@@ -97,7 +114,9 @@ fn show(cx: &Ctx<'_>, raw: &mut RawLock, held: &Lock) {
     raw.len = if held.end == END { 0 } else { (held.end - held.start + 1).cast_signed() };
     raw.pid = match held.owner {
         Owner::Table(_) => held.process.seen_by(cx.caller).cast_signed(),
-        Owner::Description(_) => -1,
+        Owner::Description(_) | Owner::Outside { is_process: false } => -1,
+        // It has no id here, as a process of another pid namespace.
+        Owner::Outside { is_process: true } => 0,
     };
 }
 

@@ -45,6 +45,7 @@ pub mod poll;
 mod prctl;
 mod process;
 mod readlink;
+mod reboot;
 mod refused;
 mod restart;
 mod robust;

@@ -153,7 +153,7 @@ pub(super) fn mount(
     }
     let kind = cx.user().read_cstr(kind, 4096, Errno::EINVAL)?;
     let name = if source.is_null() { b"none".to_vec() } else { cx.user().read_path(source)? };
-    let root = crate::filesystems::mounted_fs(&kind, &options, &cx.container().ipc())?;
+    let root = crate::filesystems::mounted_fs(&kind, &options, cx.container())?;
     if place.inode.kind() != S_IFDIR {
         return Err(Errno::ENOTDIR);
     }

@@ -7,6 +7,7 @@ use crate::creds::Inspection;
 use crate::fs::file::{File, OpenFlags};
 use crate::net::ancillary::SenderCreds;
 use crate::proc;
+use crate::proc::ns::{self, Kind, Namespace};
 use crate::signals::Source;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::only;
@@ -142,6 +143,43 @@ pub(super) fn pidfd_getfd(cx: &Ctx<'_>, pidfd: i32, fd: i32, flags: u32) -> Sysc
         return Err(Errno::EPERM);
     }
     cx.install(file, true)
+}
+
+/// Requests for the namespaces of a process (`PIDFD_GET_*_NAMESPACE`), in their order from the first number on.
+const NAMESPACES: [Kind; 10] = [
+    Kind::Cgroup,
+    Kind::Ipc,
+    Kind::Mount,
+    Kind::Net,
+    Kind::Pid,
+    Kind::Pid,
+    Kind::Time,
+    Kind::Time,
+    Kind::User,
+    Kind::Uts,
+];
+/// The number in front of the first of them.
+const REQUESTS: u32 = 0xff00;
+
+/// `ioctl(2)` of a process's descriptor, as Linux 6.12 has it: it opens the namespaces of the process. What later versions
+/// can be asked, such as `PIDFD_GET_INFO`, has an argument, which 6.12 refuses whatever the request. `None`: another file.
+pub(super) fn ioctl(cx: &Ctx<'_>, file: &File, request: u32, arg: u64) -> Option<SyscallResult> {
+    file.as_ops::<PidFile>().map(|of| open_namespace(cx, of, request, arg))
+}
+
+fn open_namespace(cx: &Ctx<'_>, of: &PidFile, request: u32, arg: u64) -> SyscallResult {
+    if arg != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = still_there(cx, &of.process)?;
+    let task = match of.thread() {
+        Some(task) => task?,
+        None => process.any_task().ok_or(Errno::ESRCH)?,
+    };
+    inspect::check(cx.task, &task, Inspection::Files).map_err(|_| Errno::EACCES)?;
+    let number = request.checked_sub(REQUESTS + 1).and_then(|number| usize::try_from(number).ok());
+    let kind = number.and_then(|number| NAMESPACES.get(number)).ok_or(Errno::ENOTTY)?;
+    cx.install(ns::open(Namespace::of(&process.container, *kind))?, true)
 }
 
 /// `process_mrelease(2)`: a process that is being killed gives its memory back by itself.

@@ -39,16 +39,6 @@ pub(super) fn swapoff(cx: &Ctx<'_>) -> SyscallResult {
     refuse(cx, 168, &[CAP_SYS_ADMIN], Errno::EPERM)
 }
 
-/// `reboot(2)`.
-pub(super) fn reboot(cx: &Ctx<'_>, magic: u32, second: u32) -> SyscallResult {
-    const MAGIC: u32 = 0xfee1_dead;
-    const SECOND: [u32; 4] = [672_274_793, 85_072_278, 369_367_448, 537_993_216];
-    if cx.task.creds.get().has(CAP_SYS_BOOT) && (magic != MAGIC || !SECOND.contains(&second)) {
-        return Err(Errno::EINVAL);
-    }
-    refuse(cx, 169, &[CAP_SYS_BOOT], Errno::EPERM)
-}
-
 /// `quotactl(2)`: no file system has quotas.
 pub(super) fn quotactl(cx: &Ctx<'_>, command: u32) -> SyscallResult {
     const KINDS: u32 = 3;

@@ -7,6 +7,7 @@ use crate::fs::walk;
 use crate::fs::walk::AT_FDCWD;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
+use crate::task::pidfd::{self, PidFile};
 use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -68,6 +69,7 @@ pub(super) fn fstatfs(cx: &Ctx<'_>, fd: i32, buf: UserAddr) -> SyscallResult {
         kind: match file.ops.stat(&file)?.kind() {
             S_IFIFO => PIPEFS_MAGIC,
             S_IFSOCK => SOCKFS_MAGIC,
+            _ if file.as_ops::<PidFile>().is_some() => pidfd::MAGIC,
             _ => ANON_INODE_FS_MAGIC,
         },
         bsize: 4096,

@@ -25,9 +25,9 @@ use crate::syscall::xattr::{getxattr, setxattr};
 use crate::syscall::{
     access, adjtimex, attr, cachestat, clone, creds, dir, dup, epoll, event, exec, fcntl, futex, futex2,
     getdents, inotify, ioctl, itimer, jobs, kcmp, keys, limits, lock, membarrier, memfd, memory, mount,
-    mqueue, msg, names, nanosleep, old, open, pidfd, poll, prctl, process, readlink, refused, restart,
-    robust, rseq, rw, sched, seccomp, sem, setns, shm, signal, signalfd, socket, splice, stat, statfs, sync,
-    system, time, timer, timerfd, truncate, uname, unshare, usage, wait,
+    mqueue, msg, names, nanosleep, old, open, pidfd, poll, prctl, process, readlink, reboot, refused,
+    restart, robust, rseq, rw, sched, seccomp, sem, setns, shm, signal, signalfd, socket, splice, stat,
+    statfs, sync, system, time, timer, timerfd, truncate, uname, unshare, usage, wait,
 };
 use crate::task::context::Ctx;
 use crate::task::core::Task;
@@ -138,6 +138,7 @@ syscalls! {
     158 => process::arch_prctl(code: u32, addr: UserAddr);
     186 => process::gettid();
     218 => process::set_tid_address(addr: UserAddr);
+    169 => reboot::reboot(magic: u32, second: u32, command: u32);
     231 => process::exit_group(status: i32);
     247 => waitid::waitid(kind: u32, id: i32, info: UserAddr, options: u32, usage: UserAddr);
     322 => exec::execveat(dirfd: i32, path: UserAddr, argv: UserAddr, envp: UserAddr, flags: u32);
@@ -436,7 +437,6 @@ syscalls! {
     163 => refused::acct();
     167 => refused::swapon(path: UserAddr, flags: u32);
     168 => refused::swapoff();
-    169 => refused::reboot(magic: u32, second: u32);
     172 => refused::iopl(level: u32);
     173 => refused::ioperm(from: u64, count: u64, on: i32);
     175 => refused::init_module();

@@ -13,6 +13,7 @@ use crate::limits::RLIMIT_NPROC;
 use crate::task::container::FIRST_PID;
 use crate::task::context::Ctx;
 use crate::task::core::{Task, TaskParts};
+use crate::task::groups::GroupId;
 use crate::task::keyrings::Seeker;
 use crate::task::pidfd::PidFile;
 use crate::task::process::Process;
@@ -76,6 +77,8 @@ pub struct CloneArgs {
     pub child_tid: UserAddr,
     /// The address that receives the descriptor of `CLONE_PIDFD`.
     pub pidfd: UserAddr,
+    /// The control group of a new process (`CLONE_INTO_CGROUP`); `None`: that of its creator.
+    pub group: Option<GroupId>,
 }
 
 fn check(args: &CloneArgs) -> Result<()> {
@@ -166,7 +169,8 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         true => Some(low32(cx.install(PidFile::open(&process, OpenFlags::empty())?, true)?).cast_signed()),
         false => None,
     };
-    let entered = tell_parent(cx, args, tid, pidfd).and_then(|()| enter_tree(me, &child, &process, flags));
+    let entered = tell_parent(cx, args, tid, pidfd).and_then(|()| enter_tree(me, &child, &process, args));
+    process.container.groups.tell();
     if let (Err(_), Some(fd)) = (&entered, pidfd) {
         let _ = cx.files().close(fd);
     }
@@ -283,11 +287,25 @@ fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
     process
 }
 
-fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: CloneFlags) -> Result<()> {
+fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, args: &CloneArgs) -> Result<()> {
+    let flags = args.flags;
     let mut tree = process.container.pids.tree.lock();
     if !tree.admits(&process.container) {
         return Err(Errno::ENOMEM);
     }
+    let groups = &process.container.groups;
+    if !flags.contains(CloneFlags::THREAD) {
+        // Whoever kills all processes of a group looks again until it finds none that lives (`cgroup.kill`).
+        if me.process.is_exiting() {
+            return Err(Errno::EAGAIN);
+        }
+        match args.group {
+            Some(group) => groups.begin_in(&process.member, group)?,
+            None => groups.inherit(&process.member, &me.process.member),
+        }
+    }
+    // Tasks are added under the tree's lock alone, so there is room for this one until it is counted.
+    groups.check_room(process.member.group())?;
     if flags.contains(CloneFlags::THREAD) {
         let mut tasks = process.tasks.lock();
         if process.group_exit.lock().is_some() || me.is_dying() {

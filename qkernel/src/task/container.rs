@@ -21,8 +21,10 @@ use crate::fs::path::Path;
 use crate::ipc::IpcNamespace;
 use crate::keys::space::KeySpace;
 use crate::limits::container::ContainerLimits;
+use crate::net::passing::{self, Passing};
 use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
+use crate::task::groups::Groups;
 use crate::task::kernel_log::KernelLog;
 use crate::task::pause::Pause;
 use crate::task::pid_space::PidSpace;
@@ -71,12 +73,16 @@ pub struct Container {
     /// The ids that its processes see, its own or also those of other containers' processes.
     pub pids: Arc<PidSpace>,
     has_own_pids: bool,
+    /// Its own control group, and those that its programs make below.
+    pub groups: Arc<Groups>,
     /// Its System V objects and message queues, alone or together with other containers.
     ipc: Shared<IpcNamespace>,
     /// Its keys.
     pub keys: Arc<KeySpace>,
     /// How much its users may watch.
     pub inotify: Arc<InotifyLimits>,
+    /// What its users have in messages.
+    pub passing: Arc<Passing>,
     /// `fs.lease-break-time`.
     pub lease_break_seconds: AtomicI32,
     first: Once<Weak<Process>>,
@@ -142,9 +148,11 @@ impl Container {
             id,
             has_own_pids: shared.is_none(),
             pids: shared.unwrap_or_else(PidSpace::new),
+            groups: Groups::new(),
             ipc: Shared::new(IpcNamespace::new()),
             keys: KeySpace::new(),
             inotify: InotifyLimits::new(),
+            passing: Passing::new(),
             lease_break_seconds: AtomicI32::new(BREAK_SECONDS),
             first: Once::new(),
             task_count: AtomicUsize::new(0),
@@ -327,6 +335,8 @@ impl Container {
         drop(left);
         if is_empty && ALL.lock().remove(&self.id).is_some() {
             self.leave_files();
+            // No descriptor leads to what its programs left in messages.
+            passing::collect_all();
             tell(self.id, *status);
         }
     }

@@ -5,18 +5,22 @@ use alloc::sync::{Arc, Weak};
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use abi::word::low32;
+
 use crate::creds::{CAP_IPC_LOCK, Creds};
 use crate::fs::file::FileTable;
 use crate::fs::path::FsContext;
 use crate::ipc::sem::undo::UndoList;
 use crate::keys::TaskKeyrings;
 use crate::limits::RLIMIT_MEMLOCK;
+use crate::net::talks;
 use crate::task::policy::SchedPolicy;
 use crate::task::process::Process;
 use crate::task::rseq::Rseq;
 use crate::task::seccomp::Confinement;
 use crate::task::signal::state::{Restart, TaskSignals};
 use crate::task::vfork::VforkDone;
+use crate::task::waits::Waits;
 use machine::errno::Result;
 use machine::host;
 use machine::mm::AddressSpace;
@@ -66,6 +70,8 @@ pub struct Task {
     pub sem_undo: SpinLock<Option<Arc<UndoList>>>,
     /// The rest of a restartable sleep: see `restart_syscall(2)`.
     pub restart: SpinLock<Option<Restart>>,
+    /// How it waits for a time, where somebody asks.
+    pub waits: Waits,
     pub start_ns: u64,
 }
 
@@ -193,6 +199,7 @@ impl Task {
             death_signal: AtomicU32::new(0),
             sem_undo: SpinLock::new(Rank::Leaf, None),
             restart: SpinLock::new(Rank::Leaf, None),
+            waits: Waits::default(),
             start_ns: time::boottime_ns(),
         })
     }
@@ -295,6 +302,23 @@ impl Run for Task {
 
     fn is_to_end(&self) -> bool {
         self.process.is_exiting()
+    }
+
+    fn begin_timed_wait(&self, deadline_ns: u64) {
+        if talks::are_watched() {
+            let (site, call) = {
+                let regs = &self.context().run.regs;
+                // Where the program is, and how deep in its calls.
+                (regs.rip ^ regs.rsp.rotate_left(32), low32(regs.rax))
+            };
+            self.waits.begin(site, call, time::monotonic_ns(), deadline_ns);
+        }
+    }
+
+    fn end_timed_wait(&self) {
+        if talks::are_watched() {
+            self.waits.end();
+        }
     }
 }
 

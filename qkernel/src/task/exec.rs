@@ -17,6 +17,7 @@ use crate::limits::RLIMIT_STACK;
 use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::elf::{HEADER_BYTES, Header, Image};
+use crate::task::group_exit::end_vfork_wait;
 use crate::task::process::ADDR_NO_RANDOMIZE;
 use crate::task::{futex, rseq, set_id};
 use machine::errno::{Errno, Result};
@@ -513,6 +514,7 @@ fn become_single_threaded(task: &Arc<Task>) -> Result<()> {
     };
     for other in &others {
         other.call_attention();
+        end_vfork_wait(other);
     }
     // Some may be stopped, or paused.
     process.stop_wait.wake_all();
@@ -575,10 +577,10 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     if let Some(old) = &old {
         task.process.has_held(old.resident_peak());
     }
-    drop(old);
     if let Some(parent) = task.vfork_parent.lock().take() {
         parent.complete();
     }
+    old.into_iter().for_each(AddressSpace::release);
     sched::yield_now();
     Ok(())
 }

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 
 use crate::fs::caller::PidOf;
 use crate::fs::sigio;
+use crate::net::passing;
 use crate::signals::SIGKILL;
 use crate::task::container::FIRST_PID;
 use crate::task::core::Task;
@@ -16,7 +17,8 @@ use crate::task::futex;
 use crate::task::pid_space::PidSpace;
 use crate::task::pidfd;
 use crate::task::process::{Ended, Process};
-use machine::mm::{UserAddr, UserMemory};
+use machine::mm::{AddressSpace, UserAddr, UserMemory};
+use machine::sched::work;
 
 /// Ends the current task: gives up what it holds and, if it is the last of its process, ends the process. The caller
 /// leaves for the scheduler afterwards.
@@ -29,6 +31,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     drop(undo);
     task.set_files(None);
     sigio::deliver();
+    passing::collect_on_exit();
     leave_task(task);
     let process = &task.process;
     let comm = *task.comm.lock();
@@ -53,6 +56,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
         )
     };
     process.container.pids.tree.lock().remove_task(task);
+    process.container.groups.tell();
     futex::owner_ended(&process.container.pids, task.tid());
     process.stop_wait.wake_all();
     pidfd::ended(process);
@@ -81,10 +85,11 @@ pub fn leave_memory(task: &Arc<Task>) {
     if let Some(aspace) = &aspace {
         task.process.has_held(aspace.resident_peak());
     }
-    drop(aspace);
+    // Before its memory goes, which may take a while.
     if let Some(parent) = task.vfork_parent.lock().take() {
         parent.complete();
     }
+    aspace.into_iter().for_each(AddressSpace::release);
 }
 
 fn end_process(process: &Arc<Process>, status: i32) {
@@ -115,6 +120,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
         }
     }
     for (orphan, ended) in orphans {
+        work::count(8);
         parent_died(&orphan, process);
         if ended {
             tell_parent(&orphan);
@@ -145,6 +151,7 @@ fn end_others(process: &Arc<Process>, status: i32) {
         others = container.pids.processes();
     }
     for other in others.iter().filter(|other| !Arc::ptr_eq(other, process)) {
+        work::count(8);
         kill_process(other, SIGKILL);
     }
 }

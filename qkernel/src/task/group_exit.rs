@@ -16,9 +16,13 @@ pub fn begin_group_exit(process: &Arc<Process>, status: i32) {
     process.group_exit.lock().get_or_insert(status);
     call_attention(process);
     let tasks: Vec<Arc<Task>> = process.tasks.lock().clone();
-    for task in tasks {
-        if let Some(vfork) = task.vfork_wait.lock().clone() {
-            vfork.queue.wake_all();
-        }
+    tasks.iter().for_each(|task| end_vfork_wait(task));
+}
+
+/// A task that is to end waits for no `vfork(2)` child any longer, which may be what ends it.
+pub fn end_vfork_wait(task: &Task) {
+    let waits_for = task.vfork_wait.lock().clone();
+    if let Some(child) = waits_for {
+        child.look_again();
     }
 }

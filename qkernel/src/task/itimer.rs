@@ -12,7 +12,7 @@ use crate::task::process::Process;
 use crate::task::signal::info::SigInfo;
 use crate::task::timers::{Cpu, Setting, Which, cpu_time, cpu_times, next_period, remaining, update_watch};
 use machine::sched::timer;
-use machine::sched::timer::Alarm;
+use machine::sched::timer::{Alarm, Waiter};
 use machine::time;
 use machine::time::NSEC;
 
@@ -45,6 +45,11 @@ impl Alarm for RealAlarm {
         // Under the lock, so that nothing comes any more once a program has turned the timer off.
         send_to_process(&process, SIGALRM, Source::Kernel);
         again
+    }
+
+    fn waiter(&self) -> Option<Waiter> {
+        let task = self.process.upgrade()?.any_task()?;
+        Some(Waiter { task: Some(task), kind: "itimer" })
     }
 }
 

@@ -11,6 +11,7 @@ pub mod exec;
 pub mod exit;
 pub mod futex;
 pub mod group_exit;
+pub mod groups;
 pub mod inspect;
 pub mod io_owner;
 pub mod itimer;
@@ -36,6 +37,7 @@ pub mod tree;
 pub mod usage;
 pub mod used;
 pub mod vfork;
+pub mod waits;
 
 pub use core::{Start, Task, TaskParts, TaskRef, current};
 pub use process::Process;

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::limits::TASK_BYTES;
+use crate::net::passing;
 use crate::task::container;
 use crate::task::container::ContainerId;
 use crate::task::core::Task;
@@ -48,6 +49,7 @@ static SAID: RateLimit = RateLimit::new();
 pub fn relieve(task: &Arc<Task>) {
     account::relieve();
     copies::let_go();
+    passing::collect_in_need();
     let shortage = match account::shortage() {
         // Something else than what was measured may be short: not for ever.
         Shortage::Over if OVER.fetch_add(1, Ordering::Relaxed) >= OVER_MAX => {
@@ -133,6 +135,24 @@ fn kill_largest(task: &Arc<Task>, shortage: Shortage) {
         Victim { process: Arc::downgrade(process), until_ns: monotonic_ns().saturating_add(PATIENCE_NS) };
     VICTIMS.lock().insert(payer(task, shortage), victim);
     kill_process(process, crate::signals::SIGKILL);
+    kill_group_of(process);
+}
+
+/// Counts the kill for the process's control group, and kills all processes of one that stands or falls as a whole
+/// (`memory.oom.group`).
+fn kill_group_of(victim: &Process) {
+    let container = &victim.container;
+    if let Some(whole) = container.groups.killed_for_memory(victim.member.group()) {
+        let is_in = |process: &&Arc<Process>| {
+            let is_spared = process.oom_score_adj.load(Ordering::Relaxed) == NEVER;
+            !is_spared && container.groups.is_within(whole, process.member.group())
+        };
+        for process in container.processes().iter().filter(is_in) {
+            kill_process(process, crate::signals::SIGKILL);
+            sched::work::count(8);
+        }
+    }
+    container.groups.tell();
 }
 
 /// Tells the process's container who is killed, in the words of Linux.

@@ -8,7 +8,7 @@ use core::any::Any;
 
 use crate::fs::anon;
 use crate::fs::file::{File, FileOps, OpenFlags};
-use crate::fs::inode::Stat;
+use crate::fs::inode::{AttrChange, Stat};
 use crate::fs::poll::PollTable;
 use crate::task::container;
 use crate::task::core::Task;
@@ -24,6 +24,11 @@ pub struct PidFile {
     thread: Option<(Weak<Task>, u32)>,
     ino: u64,
 }
+
+/// `st_dev` of descriptors of processes.
+const DEV: u64 = 0xf;
+/// `f_type` of their file system (`PID_FS_MAGIC`).
+pub const MAGIC: u64 = 0x5049_4446;
 
 /// `PIDFD_THREAD`.
 pub const THREAD: OpenFlags = OpenFlags::EXCL;
@@ -50,6 +55,11 @@ impl PidFile {
         let thread = Some((task.map_or_else(Weak::new, Arc::downgrade), tid));
         let ops = Self { process: process.clone(), thread, ino };
         Ok(File::new(Box::new(ops), flags | OpenFlags::RDWR, None))
+    }
+
+    /// Whether it was opened as one of a thread, which may be the first one of the process.
+    pub fn is_of_thread(&self) -> bool {
+        self.thread.is_some()
     }
 
     /// The thread that it is of, while that lives; none if it is of the process.
@@ -108,8 +118,17 @@ impl FileOps for PidFile {
         self.state()
     }
 
+    fn can_be_spliced(&self) -> bool {
+        false
+    }
+
+    /// One inode for each process, in a file system of their own.
     fn stat(&self, _file: &File) -> Result<Stat> {
-        Ok(anon::stat(0o600, self.ino, (0, 0)))
+        Ok(Stat { dev: DEV, ..anon::stat(0o700, self.ino, (0, 0)) })
+    }
+
+    fn set_attr(&self, _change: &AttrChange) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
     }
 
     fn describe(&self) -> Vec<u8> {

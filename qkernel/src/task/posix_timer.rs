@@ -17,7 +17,7 @@ use crate::task::timers::{Notify, PosixTimer, PosixTimers, Setting, next_period}
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched::timer;
-use machine::sched::timer::Alarm;
+use machine::sched::timer::{Alarm, Waiter};
 
 /// A timer whose signal is ignored looks again this much later at the earliest.
 const IGNORED_PERIOD_MIN_NS: u64 = 4_000_000;
@@ -46,6 +46,11 @@ impl Alarm for TimerAlarm {
         }
         timer.expire(&process, self.id);
         (timer.due_ns != 0 && !timer.waiting).then_some(timer.due_ns)
+    }
+
+    fn waiter(&self) -> Option<Waiter> {
+        let task = self.process.upgrade()?.any_task()?;
+        Some(Waiter { task: Some(task), kind: "posix-timer" })
     }
 }
 

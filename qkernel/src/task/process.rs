@@ -11,6 +11,7 @@ use crate::keys::Key;
 use crate::limits::Limits;
 use crate::task::container::Container;
 use crate::task::core::Task;
+use crate::task::groups::{Member, Ticks};
 use crate::task::kept::Kept;
 use crate::task::policy::SchedPolicy;
 use crate::task::signal::action::SigHand;
@@ -38,6 +39,8 @@ pub struct Process {
     /// Unique among all processes ever; 0 is none's.
     pub serial: u64,
     pub container: Arc<Container>,
+    /// Its place among the container's groups.
+    pub member: Member,
     /// Its parent's id; 0 for the first process of a container, and for one that came from outside. Written under the tree's lock.
     pub parent: AtomicU32,
     /// Its threads that have not ended.
@@ -134,10 +137,12 @@ impl Process {
     /// A process without threads yet.
     pub fn new(container: Arc<Container>, pid: u32, sighand: Arc<SigHand>, limits: Limits) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        let member = Member::new(container.groups.root());
         let process = Arc::new(Self {
             pid,
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
             container,
+            member,
             parent: AtomicU32::new(0),
             tasks: SpinLock::new(Rank::Tasks, Vec::new()),
             sighand: Shared::new(sighand),
@@ -217,6 +222,12 @@ impl Process {
     pub fn cpu_ticks(&self) -> (u64, u64) {
         let used = self.used();
         (used.user, used.system)
+    }
+
+    /// The same as its groups count it.
+    pub fn group_ticks(&self) -> Ticks {
+        let (user, system) = self.cpu_ticks();
+        Ticks { user, system }
     }
 
     /// An address space that it leaves has held so many bytes.

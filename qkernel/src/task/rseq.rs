@@ -7,12 +7,18 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use machine::time;
+
 /// Bytes of the first `struct rseq`, which is also how it is aligned.
 pub const ORIGINAL_BYTES: u32 = 32;
 /// Bytes of the fields that the kernel keeps (`AT_RSEQ_FEATURE_SIZE`).
 pub const FEATURE_BYTES: u32 = 28;
 /// Not registered (`RSEQ_CPU_ID_UNINITIALIZED`).
 pub const NO_CPU: u32 = u32::MAX;
+
+/// A thread that computes for so long without a break loses its sequence as if it had lost the CPU: on Linux, whose own threads
+/// take the CPU now and then, nobody stays in one for ever either.
+const BREAK_NS: u64 = 100_000_000;
 
 /// What a thread has registered. Written by the thread itself alone, but for the flag.
 #[derive(Debug)]
@@ -25,6 +31,8 @@ pub struct Rseq {
     told: AtomicU32,
     /// It has been off its CPU since it was looked at.
     is_stale: AtomicBool,
+    /// When a break is due (monotonic; `u64::MAX`: never).
+    break_ns: AtomicU64,
 }
 
 impl Rseq {
@@ -36,6 +44,7 @@ impl Rseq {
             signature: AtomicU32::new(0),
             told: AtomicU32::new(NO_CPU),
             is_stale: AtomicBool::new(false),
+            break_ns: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -58,12 +67,32 @@ impl Rseq {
         self.told.store(NO_CPU, Ordering::Relaxed);
         self.addr.store(addr, Ordering::Relaxed);
         self.is_stale.store(true, Ordering::Relaxed);
+        self.break_ns.store(time::monotonic_ns().saturating_add(BREAK_NS), Ordering::Relaxed);
+    }
+
+    /// When its user code is to be interrupted at the latest (monotonic).
+    pub fn break_ns(&self) -> u64 {
+        self.break_ns.load(Ordering::Relaxed)
+    }
+
+    /// Its user code was interrupted: if a break was due, this is one.
+    pub fn interrupted(&self) {
+        let due_ns = self.break_ns();
+        if due_ns == u64::MAX {
+            return;
+        }
+        let now_ns = time::monotonic_ns();
+        if now_ns >= due_ns {
+            self.is_stale.store(true, Ordering::Relaxed);
+            self.break_ns.store(now_ns.saturating_add(BREAK_NS), Ordering::Relaxed);
+        }
     }
 
     /// Nothing is registered any more.
     pub fn forget(&self) {
         self.addr.store(0, Ordering::Relaxed);
         self.is_stale.store(false, Ordering::Relaxed);
+        self.break_ns.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// The copy of a thread in another process has what the thread had.

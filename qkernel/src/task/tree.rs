@@ -105,11 +105,13 @@ impl Tree {
         !self.is_closed && !container.has_ended()
     }
 
-    /// Adds a task, which its container counts.
+    /// Adds a task, which its container and its control group count.
     pub fn add_task(&mut self, task: &Arc<Task>) {
         // `execve(2)` in a thread takes the id of a thread that may just be ending.
         if self.tasks.insert(task.tid(), Arc::downgrade(task)).is_none() {
-            task.process.container.task_count.fetch_add(1, Ordering::Relaxed);
+            let Process { container, member, .. } = &*task.process;
+            container.task_count.fetch_add(1, Ordering::Relaxed);
+            container.groups.add_task(member);
         }
     }
 
@@ -117,7 +119,10 @@ impl Tree {
     pub fn remove_task(&mut self, task: &Task) {
         if self.tasks.get(&task.tid()).is_some_and(|known| core::ptr::eq(known.as_ptr(), task)) {
             self.tasks.remove(&task.tid());
-            task.process.container.task_count.fetch_sub(1, Ordering::Relaxed);
+            let Process { container, member, .. } = &*task.process;
+            container.task_count.fetch_sub(1, Ordering::Relaxed);
+            let used = (member.tasks() == 1).then(|| task.process.group_ticks());
+            container.groups.remove_task(member, used);
         }
     }
 

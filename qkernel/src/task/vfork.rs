@@ -10,7 +10,7 @@ use crate::task::core::Task;
 /// The event that a `vfork(2)` parent waits for: its child's `execve(2)` or end.
 pub struct VforkDone {
     done: AtomicBool,
-    pub(super) queue: WaitQueue,
+    queue: WaitQueue,
 }
 
 impl VforkDone {
@@ -21,6 +21,10 @@ impl VforkDone {
     /// The child has its own memory now, or has ended.
     pub fn complete(&self) {
         self.done.store(true, Ordering::SeqCst);
+        self.queue.wake_all();
+    }
+    /// Has the parent look again whether it is to wait any longer.
+    pub fn look_again(&self) {
         self.queue.wake_all();
     }
     /// Waits for the child; a signal that kills the parent ends the wait.

@@ -1,9 +1,12 @@
 //! The line discipline between the keyboard and the program. It is pure; its owner does the locking and the waiting.
 
+mod erase;
+
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::signals::{SIGINT, SIGQUIT, SIGTSTP};
+use crate::tty::discipline::erase::Erase;
 use crate::tty::packets::{FLUSHREAD, FLUSHWRITE, Packets};
 use crate::tty::termios::{
     Input, Local, Output, Termios, VEOF, VEOL, VEOL2, VERASE, VINTR, VKILL, VLNEXT, VMIN, VQUIT, VREPRINT,
@@ -42,6 +45,8 @@ pub struct Discipline {
     line_start: usize,
     stopped: bool,
     literal_next: bool,
+    /// Characters that are taken back are being shown (`ECHOPRT`).
+    erasing: bool,
     /// Bytes from the controller that wait for room in front of everything else.
     behind: VecDeque<u8>,
     /// When a read with `VTIME` gives up.
@@ -63,17 +68,11 @@ impl Default for Discipline {
             line_start: 0,
             stopped: false,
             literal_next: false,
+            erasing: false,
             behind: VecDeque::new(),
             read_deadline_ns: None,
         }
     }
-}
-
-/// How many of the bytes at the end of `line` its last character has.
-fn last_char_len(line: &[u8], utf8: bool) -> usize {
-    let continuation = |byte: &&u8| utf8 && **byte & 0xc0 == 0x80;
-    let tail = line.iter().rev().take_while(continuation).count();
-    (tail + 1).min(line.len())
 }
 
 impl Discipline {
@@ -189,17 +188,19 @@ impl Discipline {
     fn edit(&mut self, byte: u8) {
         let extended = self.termios.local(Local::IEXTEN);
         if self.termios.is(VERASE, byte) {
-            self.erase_char();
+            self.erase(Erase::Char);
         } else if self.termios.is(VKILL, byte) {
             self.kill(byte);
         } else if extended && self.termios.is(VWERASE, byte) {
-            self.erase_word();
+            self.erase(Erase::Word);
         } else if extended && self.termios.is(VLNEXT, byte) {
             self.literal_next = true;
+            self.finish_erasing();
             if self.termios.local(Local::ECHO | Local::ECHOCTL) {
                 self.put_echo(b"^\x08");
             }
         } else if extended && self.termios.local(Local::ECHO) && self.termios.is(VREPRINT, byte) {
+            self.finish_erasing();
             self.echo(byte);
             self.put_echo(b"\n");
             let line = self.editing.clone();
@@ -239,6 +240,7 @@ impl Discipline {
             self.input.extend(bytes);
         }
         if self.termios.local(Local::ECHO) {
+            self.finish_erasing();
             if byte == b'\n' { self.put_echo(b"\n") } else { self.echo(byte) }
         }
     }
@@ -250,78 +252,6 @@ impl Discipline {
             self.input.extend(self.editing.drain(..));
         }
         self.editing.clear();
-    }
-
-    fn erase_char(&mut self) {
-        let utf8 = self.termios.input(Input::IUTF8);
-        let len = last_char_len(&self.editing, utf8);
-        if len == 0 {
-            return;
-        }
-        let gone = self.editing.split_off(self.editing.len() - len);
-        if !self.termios.local(Local::ECHO) {
-            return;
-        }
-        if !self.termios.local(Local::ECHOE) {
-            let erase = self.termios.cc[VERASE];
-            self.echo(erase);
-            return;
-        }
-        self.wipe(gone[0]);
-    }
-
-    /// Takes the echo of a character back from the screen.
-    fn wipe(&mut self, byte: u8) {
-        let columns = match byte {
-            b'\t' => {
-                let before = self.editing_column();
-                self.column.saturating_sub(before)
-            }
-            _ if byte.is_ascii_control() => 2 * usize::from(self.termios.local(Local::ECHOCTL)),
-            _ => 1,
-        };
-        for _ in 0..columns.min(TAB) {
-            self.put_echo(b"\x08 \x08");
-        }
-    }
-
-    /// The column the line being typed ends at.
-    fn editing_column(&self) -> usize {
-        let utf8 = self.termios.input(Input::IUTF8);
-        self.editing.iter().fold(self.line_start, |column, byte| match byte {
-            b'\t' => column + TAB - column % TAB,
-            byte if byte.is_ascii_control() => column + 2 * usize::from(self.termios.local(Local::ECHOCTL)),
-            byte if utf8 && byte & 0xc0 == 0x80 => column,
-            _ => column + 1,
-        })
-    }
-
-    fn erase_word(&mut self) {
-        let is_word =
-            |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-        while self.editing.last().is_some() && !is_word(self.editing.last()) {
-            self.erase_char();
-        }
-        while is_word(self.editing.last()) {
-            self.erase_char();
-        }
-    }
-
-    fn kill(&mut self, byte: u8) {
-        let visibly = Local::ECHO | Local::ECHOE | Local::ECHOKE;
-        if self.termios.local(visibly) {
-            while !self.editing.is_empty() {
-                self.erase_char();
-            }
-            return;
-        }
-        self.editing.clear();
-        if self.termios.local(Local::ECHO) {
-            self.echo(byte);
-            if self.termios.local(Local::ECHOK) {
-                self.put_echo(b"\n");
-            }
-        }
     }
 
     /// Shows a byte as it was typed; control characters as `^X`.
@@ -452,7 +382,7 @@ impl Discipline {
             _ => {
                 let upper = self.termios.output(Output::OLCUC);
                 let byte = if upper { byte.to_ascii_uppercase() } else { byte };
-                let moves = !byte.is_ascii_control() && byte & 0xc0 != 0x80;
+                let moves = !byte.is_ascii_control() && !self.is_continuation(byte);
                 self.column += usize::from(moves);
                 self.output.push_back(byte);
             }
@@ -585,6 +515,19 @@ mod tests {
         tty.termios.iflag |= Input::IUTF8.bits();
         typed(&mut tty, "aé\x7fb\n".as_bytes());
         assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"ab\n"[..]));
+        // A byte that begins no character stays, and ends no loop that erases a line.
+        typed(&mut tty, b"\xa9\x7f\x15\x17x\x7f\n");
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"\xa9\n"[..]));
+        typed(&mut tty, "ab éé\x17\n".as_bytes());
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"ab \n"[..]));
+    }
+
+    #[test]
+    fn paper_shows_what_was_erased_once_more() {
+        let mut tty = Discipline::default();
+        tty.termios.lflag |= Local::ECHOPRT.bits();
+        typed(&mut tty, b"abc\x7f\x7fd\x15");
+        assert_eq!(shown(&mut tty), b"abc\\cb/d\\da/");
     }
 
     #[test]

@@ -440,6 +440,10 @@ impl Drop for TtyFile {
 }
 
 impl FileOps for TtyFile {
+    fn is_from_outside(&self) -> bool {
+        true
+    }
+
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         if buf.is_empty() {
             return Ok(0);

@@ -50,6 +50,7 @@ bitflags! {
         const NOFLSH = 0x80;
         const TOSTOP = 0x100;
         const ECHOCTL = 0x200;
+        const ECHOPRT = 0x400;
         const ECHOKE = 0x800;
         const IEXTEN = 0x8000;
         const EXTPROC = 0x1_0000;

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use vmm::directory::Directory;
 use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
 use vmm::hibernate::stats::Stats;
+
+use crate::reasons::Reasons;
 use vmm::hibernate::{Hibernated, Packed, Reap, Woken};
 use vmm::jail::PROOF_USER;
 use vmm::limits::ContainerLimits;
@@ -59,6 +61,8 @@ pub enum Order {
     State,
     /// Asks for figures of its memory, and for the number of its hibernations.
     Stats,
+    /// Asks what keeps it awake, and what woke it last.
+    Why,
     /// Asks for the processes in it. Wakes nobody.
     Processes,
     /// Asks what a container uses, as the sandbox's kernel counts it. Wakes nobody.
@@ -119,6 +123,9 @@ pub struct Answer {
     pub hibernate_error: Option<String>,
     #[serde(default)]
     pub stats: Option<Box<Stats>>,
+    /// What keeps it awake, and what woke it last.
+    #[serde(default)]
+    pub reasons: Option<Box<Reasons>>,
 }
 
 /// The figures of an order that was carried out.

@@ -14,6 +14,7 @@ pub mod oci;
 pub mod orders;
 pub mod platform;
 pub mod preserved;
+pub mod reasons;
 pub mod removal;
 pub mod resources;
 pub mod settings;

@@ -8,6 +8,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 
 use vmm::hibernate::stats::Stats;
+
+use crate::reasons::Reasons;
 use vmm::hibernate::{Hibernated, Reap, Woken};
 
 use crate::cgroup::CgroupError;
@@ -31,6 +33,8 @@ pub enum SandboxOrderError {
     Wake { id: String, why: Why },
     #[error("cannot read statistics of sandbox {id}: {why}; see dormouse list")]
     Stats { id: String, why: Why },
+    #[error("cannot say why sandbox {id} is awake: {why}; see dormouse list")]
+    Reasons { id: String, why: Why },
     #[error("cannot pause sandbox {id}: {why}")]
     Pause { id: String, why: Why },
     #[error("cannot resume sandbox {id}: {why}")]
@@ -106,6 +110,13 @@ pub fn stats(root: &Root, id: &Id) -> Result<Stats, SandboxOrderError> {
     let failed = |why| SandboxOrderError::Stats { id: id.as_str().to_owned(), why };
     let stats = order(root, id, Order::Stats)?.map_err(failed)?.stats;
     stats.map(|stats| *stats).ok_or_else(|| failed(Why::Silent("give any")))
+}
+
+/// What keeps a sandbox awake, and what woke it last. Does not wake it.
+pub fn why(root: &Root, id: &Id) -> Result<Reasons, SandboxOrderError> {
+    let failed = |why| SandboxOrderError::Reasons { id: id.as_str().to_owned(), why };
+    let reasons = order(root, id, Order::Why)?.map_err(failed)?.reasons;
+    reasons.map(|reasons| *reasons).ok_or_else(|| failed(Why::Silent("give any")))
 }
 
 /// What a container uses, as its sandbox's kernel counts it. Does not wake it.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use vmm::hibernate::Timers;
+
 /// A number of bytes, with a suffix K, M, G or T (powers of 1024; `KiB` and the like are taken as well).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || "expected a number of bytes, as 512M or 2G".to_owned();
@@ -36,6 +38,22 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// What timers do to a sandbox that hibernates: `sleep`, `wake[:TIME]` or `coalesce:TIME`.
+pub fn parse_timers(text: &str) -> Result<Timers, String> {
+    let (way, time) = text.split_once(':').map_or((text, None), |(way, time)| (way, Some(time)));
+    let timed = |time: &str| match parse_time(time)? {
+        time if (Timers::LEAST..=Timers::MOST).contains(&time) => Ok(time),
+        _ => Err("expected a time of at least 1s and at most 24h".to_owned()),
+    };
+    match (way, time) {
+        ("sleep", None) => Ok(Timers::Sleep),
+        ("wake", None) => Ok(Timers::Wake(Timers::AHEAD)),
+        ("wake", Some(time)) => timed(time).map(Timers::Wake),
+        ("coalesce", Some(time)) => timed(time).map(Timers::Coalesce),
+        _ => Err("expected sleep, wake, wake:TIME or coalesce:TIME, as wake:30s".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +75,24 @@ mod tests {
         }
         for text in ["", "30", "0s", "-1s", "1.5s", "1d", "99999999999999999h", "s", "1 s"] {
             assert!(parse_time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn timers() {
+        let of = Duration::from_secs;
+        for (text, timers) in [
+            ("sleep", Timers::Sleep),
+            ("wake", Timers::Wake(of(30))),
+            ("wake:1s", Timers::Wake(of(1))),
+            ("coalesce:24h", Timers::Coalesce(of(86_400))),
+        ] {
+            assert_eq!(parse_timers(text), Ok(timers), "{text}");
+        }
+        for text in
+            ["", "wake:", "wake:30", "wake:999ms", "wake:25h", "coalesce", "sleep:1s", "nap", "wake:1s:2s"]
+        {
+            assert!(parse_timers(text).is_err(), "{text}");
         }
     }
 }

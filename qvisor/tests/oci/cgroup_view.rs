@@ -7,13 +7,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::pods::{exec, pod};
 use super::world::{World, both, dormouse, status_of};
 
 fn with_cgroup_mount(world: &mut World) -> &mut World {
+    with_mount(world, "ro")
+}
+
+fn with_mount<'a>(world: &'a mut World, how: &str) -> &'a mut World {
     let mounts = world.config["mounts"].as_array_mut().unwrap();
     mounts.retain(|mount| mount["destination"] != "/sys/fs/cgroup");
     world.mount(json!({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup",
-        "options": ["nosuid", "noexec", "nodev", "relatime", "ro"]}))
+        "options": ["nosuid", "noexec", "nodev", "relatime", how]}))
 }
 
 fn limits() -> Value {
@@ -184,5 +189,64 @@ fn without_a_mount_there_is_no_group() {
         mounts.retain(|mount| mount["destination"] != "/sys/fs/cgroup");
         world.script("ls /sys/fs/cgroup | wc -l; grep -c cgroup /proc/self/mountinfo");
         assert_eq!(world.run_container().1, "0\n0\n", "{:?}", world.runtime);
+    });
+}
+
+#[test]
+fn groups_are_made_where_the_mount_is_writable() {
+    dormouse(|world| {
+        with_mount(world, "rw").set("/linux/resources", limits());
+        world.script(
+            "cd /sys/fs/cgroup; mkdir a && echo 0 >a/cgroup.procs; cat /proc/self/cgroup; grep -c . a/cgroup.procs; \
+             (echo 5 >pids.max) 2>/dev/null || echo refused; (echo +memory >cgroup.subtree_control) && cat a/memory.max; \
+             cat pids.max a/pids.max 2>/dev/null; rmdir a 2>/dev/null || echo busy",
+        );
+        assert_eq!(world.output(), "0::/a\n2\nrefused\nmax\n40\nbusy\n");
+    });
+}
+
+#[test]
+fn containers_of_a_pod_have_groups_of_their_own() {
+    pod(|first| {
+        let further = || {
+            let mut world = first.further("exec sleep 1000");
+            with_mount(&mut world, "rw");
+            world.create().start();
+            world
+        };
+        let [one, two] = [further(), further()];
+        exec(
+            &one,
+            "cd /sys/fs/cgroup && mkdir a && echo 1 >a/cgroup.procs && echo $$ >a/cgroup.procs && echo +memory >cgroup.subtree_control",
+        );
+        assert_eq!(
+            exec(&one, "cat /proc/1/cgroup /sys/fs/cgroup/cgroup.stat"),
+            "0::/a\nnr_descendants 1\nnr_dying_descendants 0\n"
+        );
+        // Nobody may be in the group around it any more, so this is beside the first process.
+        assert_eq!(exec(&one, "cat /proc/self/cgroup"), "0::/a\n");
+        assert_eq!(
+            exec(&two, "ls -d /sys/fs/cgroup/a 2>/dev/null; cat /proc/1/cgroup /proc/self/cgroup"),
+            "0::/\n0::/\n"
+        );
+        assert_eq!(exec(&two, "cat /sys/fs/cgroup/cgroup.subtree_control"), "\n");
+    });
+}
+
+#[test]
+fn periods_of_a_quota_are_counted_while_programs_run() {
+    dormouse(|world| {
+        with_cgroup_mount(world)
+            .set("/linux/resources", json!({"cpu": {"quota": 100_000, "period": 10_000}}));
+        world.script(
+            "cd /sys/fs/cgroup; show() { sed -n 's/nr_periods //p' cpu.stat; }; a=$(show); i=0; \
+             while [ $(show) -lt $((a + 5)) ] && [ $i -lt 100000 ]; do i=$((i + 1)); done; \
+             [ $(show) -ge $((a + 5)) ] && echo counted; b=$(show); sleep 3; c=$(show); \
+             [ $((c - b)) -lt 150 ] && echo rested",
+        );
+        assert_eq!(world.output(), "counted\nrested\n");
+        world.set("/linux/resources", json!({}));
+        world.script("grep nr_periods /sys/fs/cgroup/cpu.stat; cat /proc/pressure/cpu | cut -c 1-10");
+        assert_eq!(world.output(), "nr_periods 0\nsome avg10\nfull avg10\n");
     });
 }

@@ -18,6 +18,7 @@ mod pods;
 mod pods_at_rest;
 mod pods_cpu;
 mod pods_memory;
+mod pods_time;
 mod probes;
 mod process;
 #[path = "../random/mod.rs"]
@@ -27,6 +28,7 @@ mod seccomp;
 mod settings;
 mod stop_cont;
 mod sysctl;
+mod timers;
 mod update;
 mod users;
 mod words;

@@ -331,7 +331,7 @@ fn read_only_counts_for_a_mount_alone_or_for_those_below_as_well() {
         }
         world.script(
             "for place in ro rro plain; do for at in . below below/deep fixed; do \
-             touch /$place/$at/$place 2>/dev/null && echo $place/$at; done; done",
+             touch /$place/$at/$place 2>/dev/null && echo $place/$at; done; done; true",
         );
         assert_eq!(world.output(), "ro/below\nro/below/deep\n", "{:?}", world.runtime);
         assert!(data.0.join("below/deep/ro").exists());

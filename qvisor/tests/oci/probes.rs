@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
@@ -76,6 +77,34 @@ fn a_sleeper_may_be_alive_for_a_probe_by_a_command() {
     });
 }
 
+/// Whoever comes in while the container falls asleep or wakes comes in: nobody has paused it.
+#[test]
+fn probes_that_meet_sleeps_and_wakes_are_never_refused() {
+    const ROUNDS: usize = 25;
+    dormouse(|world| {
+        let world = &*asleep(world, &json!({}));
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    // One that comes upon a process that has just come in may fail.
+                    world.run(&["hibernate", &world.id]);
+                }
+            });
+            let probe = |options: &'static [&str]| {
+                (0..ROUNDS).map(|_| exec(world, options, "exit 3")).collect::<Vec<_>>()
+            };
+            let probes = [&["--probe"][..], &[], &[]].map(|options| scope.spawn(move || probe(options)));
+            let answers = probes.map(|probe| probe.join().unwrap());
+            is_done.store(true, Ordering::Relaxed);
+            let refused: Vec<_> =
+                answers.iter().flatten().filter(|answer| **answer != (Some(3), String::new())).collect();
+            assert!(refused.is_empty(), "{refused:?}");
+        });
+        world.ok(&["delete", "--force", &world.id]);
+    });
+}
+
 #[test]
 fn a_probe_of_a_container_in_a_pod_finds_the_pod_asleep() {
     dormouse(|world| {
@@ -138,6 +167,7 @@ fn a_value_that_is_none_is_refused_in_words() {
         for (name, value, why) in [
             ("exec-probe", "on", "neither wake nor asleep-is-alive"),
             ("idle-ignores", "10.0.0.1/33", "no list of addresses"),
+            ("timers", "wake:100ms", "at least 1s and at most 24h"),
         ] {
             let name = format!("dev.dormouse.{name}");
             world.script("true").set("/annotations", json!({&name: value})).write();

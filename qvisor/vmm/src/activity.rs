@@ -7,6 +7,9 @@ use std::os::fd::BorrowedFd;
 
 use crate::sys;
 
+/// Fields of `stat` between the state, the third, and the core, the 39th.
+const CORE_AFTER_STATE: usize = 35;
+
 /// The activity of a thread at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
@@ -20,6 +23,8 @@ pub struct Activity {
     pub waited_ns: u64,
     /// How often it got one.
     pub slices: u64,
+    /// The core it runs on, or ran on last.
+    pub core: Option<u32>,
 }
 
 impl Activity {
@@ -33,10 +38,14 @@ impl Activity {
             Some(text)
         };
         // The name before the state may hold anything, also `)`.
-        let state = read("stat")?.rsplit_once(") ")?.1.chars().next()?;
+        let stat = read("stat")?;
+        let mut fields = stat.rsplit_once(") ")?.1.split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let core = fields.nth(CORE_AFTER_STATE).and_then(|core| core.parse().ok());
         let schedstat = read("schedstat")?;
         let mut numbers = schedstat.split_whitespace().map(|number| number.parse().ok());
         let (ran_ns, waited_ns, slices) = (numbers.next()??, numbers.next()??, numbers.next()??);
-        Some(Self { could_run: matches!(state, 'R' | 'S'), sleeps: state == 'S', ran_ns, waited_ns, slices })
+        let (could_run, sleeps) = (matches!(state, 'R' | 'S'), state == 'S');
+        Some(Self { could_run, sleeps, ran_ns, waited_ns, slices, core })
     }
 }

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use abi::address::AddressPrefix;
 use abi::boot::{
-    BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, SECCOMP_LOG, TAG_ARG, TAG_CAPABILITIES,
-    TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_ID_MAPS,
-    TAG_IDLE_IGNORES, TAG_IDLE_TIMEOUT, TAG_IPC_SETTING, TAG_IPC_SPACE, TAG_LIMIT, TAG_MASKED, TAG_MOUNT,
-    TAG_MOUNT_LOWER, TAG_NET_TABLE, TAG_OOM_SCORE_ADJ, TAG_PID_SPACE, TAG_READ_ONLY, TAG_RLIMIT, TAG_SECCOMP,
-    TAG_STREAM, TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
+    BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, SECCOMP_LOG, TAG_ARG, TAG_AWAKE_AT_MOST,
+    TAG_CAPABILITIES, TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME,
+    TAG_ID_MAPS, TAG_IDLE_IGNORES, TAG_IDLE_TIMEOUT, TAG_IPC_SETTING, TAG_IPC_SPACE, TAG_LIMIT, TAG_MASKED,
+    TAG_MOUNT, TAG_MOUNT_LOWER, TAG_NET_TABLE, TAG_OOM_SCORE_ADJ, TAG_OUTBOUND_SLEEP, TAG_PID_SPACE,
+    TAG_READ_ONLY, TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_TIMERS, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 use abi::seccomp::Instruction;
 
 use crate::cpu::{self, XsaveLayout};
+use crate::hibernate::Timers;
 use crate::ids::{Extent, IdMaps};
 use crate::limits::ContainerLimits;
 use crate::memory::SandboxMemory;
@@ -150,6 +151,12 @@ pub struct BootSpec {
     pub idle_timeout: Option<Duration>,
     /// Who comes from these addresses counts as nobody for that.
     pub idle_ignores: Vec<AddressPrefix>,
+    /// What deadlines of programs do to it while it hibernates.
+    pub timers: Timers,
+    /// For how long beyond that time something may keep it awake of which nobody knows whether it ends.
+    pub awake_at_most: Duration,
+    /// It sleeps though a task waits, with a time-out, for the answer to what it asked somebody outside.
+    pub outbound_sleeps: bool,
     /// The first process waits until it is told to begin.
     pub hold: bool,
     /// The working directory is made if it is missing.
@@ -182,10 +189,18 @@ impl BootSpec {
         if let Some(timeout) = self.idle_timeout {
             let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
             put(TAG_IDLE_TIMEOUT, &[&timeout_ns.to_le_bytes()]);
+            let most_ns = u64::try_from(self.awake_at_most.as_nanos()).unwrap_or(u64::MAX);
+            put(TAG_AWAKE_AT_MOST, &[&most_ns.to_le_bytes()]);
+            if self.outbound_sleeps {
+                put(TAG_OUTBOUND_SLEEP, &[&1_u32.to_le_bytes()]);
+            }
             let ignored: Vec<u8> = self.idle_ignores.iter().flat_map(AddressPrefix::to_bytes).collect();
             if !ignored.is_empty() {
                 put(TAG_IDLE_IGNORES, &[&ignored]);
             }
+        }
+        if let Some(record) = self.timers.record() {
+            put(TAG_TIMERS, &[&record]);
         }
         out
     }

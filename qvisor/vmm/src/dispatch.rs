@@ -9,10 +9,10 @@ use abi::hostcall::{
     EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, PROCESSES_MAX_BYTES,
     RANDOM, RELEASE, REPORT, REPORT_ASLEEP, REPORT_CONTAINER_ENDED, REPORT_CONTAINER_FAILED,
     REPORT_CONTAINER_RESTED, REPORT_CONTAINER_RESUMED, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED,
-    REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_OOM_KILL,
-    REPORT_PROCESSES, REPORT_RESUMED, REPORT_STAYED_WARM, REPORT_USAGE, REPORT_WAKE_EVENT, SET_DEADLINE,
-    STATS, SUBMIT, SWAP_IN, SWAP_IN_AHEAD, SWAP_OUT, USAGE_MAX_BYTES, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP,
-    YIELD,
+    REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_KEPT_AWAKE, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
+    REPORT_OOM_KILL, REPORT_PROCESSES, REPORT_RESUMED, REPORT_STAYED_WARM, REPORT_TIMER, REPORT_USAGE,
+    REPORT_WAKE_EVENT, REPORT_WOKEN_FOR, SET_DEADLINE, STATS, SUBMIT, SWAP_IN, SWAP_IN_AHEAD, SWAP_OUT,
+    TIMER_MAX_BYTES, USAGE_MAX_BYTES, WHY_MAX_BYTES, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::socket::ROUTE_QUERY;
@@ -66,8 +66,10 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
     }
     let [a, b, c, ..] = call.args;
     let pulse = sandbox.pulses.cpu(cpu);
-    // Waiting for a lock is no progress.
-    let pulse = pulse.filter(|_| call.number != YIELD || a != 0);
+    let waits_for_lock = call.number == YIELD && a == 0;
+    pulse.filter(|_| waits_for_lock).inspect(|pulse| pulse.waits_for_lock());
+    // That is no progress.
+    let pulse = pulse.filter(|_| !waits_for_lock);
     pulse.inspect(|pulse| pulse.enter(call.number));
     let result = match call.number {
         AS_CREATE | AS_DESTROY | AS_RUN | AS_SYNC | AS_SAVE_FPU => {
@@ -108,6 +110,9 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
                     | REPORT_CONTAINER_FAILED
                     | REPORT_CONTAINER_RESTED
                     | REPORT_CONTAINER_RESUMED
+                    | REPORT_TIMER
+                    | REPORT_KEPT_AWAKE
+                    | REPORT_WOKEN_FOR
             ) =>
         {
             report_container(sandbox, &call.args);
@@ -288,8 +293,11 @@ fn report_container(sandbox: &Sandbox, args: &[u64; 6]) {
     let news = match what {
         REPORT_PROCESSES => ContainerNews::Processes(text(PROCESSES_MAX_BYTES)),
         REPORT_USAGE => ContainerNews::Usage { request: value, text: text(USAGE_MAX_BYTES) },
+        REPORT_KEPT_AWAKE => ContainerNews::KeptAwake(text(WHY_MAX_BYTES)),
+        REPORT_WOKEN_FOR => ContainerNews::WokenFor(text(WHY_MAX_BYTES)),
         REPORT_CONTAINER_RESTED => ContainerNews::Rested(value),
         REPORT_CONTAINER_RESUMED => ContainerNews::WentOn(value),
+        REPORT_TIMER => ContainerNews::Timer(text(TIMER_MAX_BYTES)),
         REPORT_CONTAINER_FAILED => ContainerNews::Failed { why: text(TEXT_MAX), status },
         _ => ContainerNews::Ended(status),
     };

@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 
-use abi::hostcall::{HostStat, HostStatFs, SEGMENTS_MAX, Segment, SetAttr};
+use abi::hostcall::{HostLock, HostStat, HostStatFs, SEGMENTS_MAX, Segment, SetAttr};
 
 use crate::errno::Errno;
 use crate::memory::SandboxMemory;
@@ -127,6 +127,8 @@ pub unsafe trait Plain: Copy + Default {}
 unsafe impl Plain for HostStat {}
 // SAFETY: as above.
 unsafe impl Plain for HostStatFs {}
+// SAFETY: as above.
+unsafe impl Plain for HostLock {}
 // SAFETY: as above.
 unsafe impl Plain for SetAttr {}
 // SAFETY: as above.

@@ -32,6 +32,10 @@ pub enum Rank {
     Position,
     /// Which nodes the host watches (`hostcall::watches`).
     Watches,
+    /// The handles by which the host's locks are held (`hostcall::locks`) …
+    Locks,
+    /// … and one of them. Held while the host locks.
+    LockedFile,
     /// The account of the copy-on-write view (`hostcall::quota`).
     Quota,
     /// The stub thread that a vCPU ran last. Held while that thread runs.

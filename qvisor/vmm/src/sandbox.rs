@@ -25,7 +25,7 @@ use crate::platform::kvm::{self, Kvm};
 use crate::platform::machine::{LogSink, Machine, PlatformError};
 use crate::platform::systrap::Systrap;
 use crate::vcpu::Cpus;
-use crate::watchdog::{Pulses, Watchdog, Watched};
+use crate::watchdog::{Pulses, Verdict, Watchdog, Watched};
 
 /// [`SandboxConfig::patience`]: more than anything may take that waits for a stub.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -39,12 +39,18 @@ pub enum ContainerNews {
     Processes(String),
     /// What it uses, as the request with this number asked for.
     Usage { request: u64, text: String },
+    /// What keeps the sandbox awake, as `abi::hostcall::REPORT_KEPT_AWAKE` has it.
+    KeptAwake(String),
+    /// Whom the sandbox was woken for.
+    WokenFor(String),
     /// It cannot begin; why. With the wait status that a shell would give, if its program is the reason.
     Failed { why: String, status: i32 },
     /// All its tasks rest, as the request with this number asked for.
     Rested(u64),
     /// Its tasks go on.
     WentOn(u64),
+    /// A deadline of one of its processes wakes the sandbox: which, in the form of `REPORT_TIMER`.
+    Timer(String),
     /// None of its tasks is left; the wait status of its first process.
     Ended(i32),
 }
@@ -146,6 +152,9 @@ pub enum SandboxError {
     #[error("cannot bring its memory back: {0}; check the disk of --swap-dir, and start it anew")]
     Lost(String),
 }
+
+/// The level of a warning, as the kernel's (`machine::log::Level`).
+const LEVEL_WARN: u32 = 1;
 
 /// How the kernel ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -306,8 +315,12 @@ impl Sandbox {
                 footprint::trim();
                 image.constant.iter().for_each(|(phys, len)| self.memory.give_back_image(*phys, *len));
             }
-            if let Some(report) = watchdog.look(&self.watched()) {
-                self.finish(Outcome::Stuck(report));
+            match watchdog.look(&self.watched()) {
+                Verdict::Well => {}
+                Verdict::Long(report) => {
+                    self.log(LEVEL_WARN, &format!("{report}\n  It computes, and goes on."))
+                }
+                Verdict::Stuck(report) => self.finish(Outcome::Stuck(report)),
             }
         };
         let end = self.lock_end();

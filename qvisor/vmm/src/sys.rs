@@ -515,6 +515,57 @@ pub fn status_flags(fd: BorrowedFd<'_>) -> Result<i32, Errno> {
     Ok(i32::try_from(flags).unwrap_or(0))
 }
 
+/// A lock that `F_OFD_GETLK` found.
+pub struct FoundLock {
+    pub first: u64,
+    pub last: u64,
+    pub is_exclusive: bool,
+    /// A process's, not an open file's.
+    pub is_process: bool,
+}
+
+/// The bytes from `first` to `last` as `fcntl(2)` wants them. One that ends at the last byte of all has no end.
+fn record(first: u64, last: u64, kind: i32) -> libc::flock64 {
+    // SAFETY: `flock64` is plain integers.
+    let mut lock: libc::flock64 = unsafe { std::mem::zeroed() };
+    lock.l_type = i16::try_from(kind).unwrap_or(i16::MAX);
+    lock.l_start = first.cast_signed();
+    lock.l_len = if last >= i64::MAX.cast_unsigned() { 0 } else { (last - first + 1).cast_signed() };
+    lock
+}
+
+/// `fcntl(F_OFD_SETLK)`, which never waits.
+pub fn lock_bytes(fd: BorrowedFd<'_>, first: u64, last: u64, kind: i32) -> Result<i64, Errno> {
+    let lock = record(first, last, kind);
+    sys_call!(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock)
+}
+
+/// `fcntl(F_OFD_GETLK)`.
+pub fn lock_in_the_way(
+    fd: BorrowedFd<'_>,
+    first: u64,
+    last: u64,
+    kind: i32,
+) -> Result<Option<FoundLock>, Errno> {
+    let mut lock = record(first, last, kind);
+    sys_call!(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock)?;
+    if i32::from(lock.l_type) == libc::F_UNLCK {
+        return Ok(None);
+    }
+    let first = lock.l_start.max(0).cast_unsigned();
+    let last = match lock.l_len {
+        len @ 1.. => first.saturating_add(len.cast_unsigned() - 1),
+        _ => i64::MAX.cast_unsigned(),
+    };
+    let is_exclusive = i32::from(lock.l_type) == libc::F_WRLCK;
+    Ok(Some(FoundLock { first, last, is_exclusive, is_process: lock.l_pid != -1 }))
+}
+
+/// `flock(2)`; the caller says that it is not to wait.
+pub fn lock_whole(fd: BorrowedFd<'_>, operation: i32) -> Result<i64, Errno> {
+    sys_call!(libc::SYS_flock, fd.as_raw_fd(), operation)
+}
+
 /// Copies through a buffer of ours; result: bytes of this step, at most the buffer's size.
 pub fn copy_step(
     from: BorrowedFd<'_>,

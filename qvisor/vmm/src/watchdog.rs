@@ -5,6 +5,11 @@
 //! while it could have made some: not while it rests (waits for work, or runs user code), while the host keeps it from
 //! running, or while it waits for the host's disk; and not at all while the whole VMM is stopped, frozen, suspended or
 //! starved, which the watchdog sees by its own lateness.
+//!
+//! A vCPU that waits for a lock of the kernel's says so by each wait ([`Pulse::waits_for_lock`]), and one that computes does not. Who
+//! waits that long is stuck, and with it the sandbox. Who computes does something that takes long, which is no reason to end
+//! the sandbox: that is told once, and only a vCPU that goes on for [`ENDLESS`] times as long without any sign is given up, since
+//! all loops whose length a program chooses show progress (`sched::work` in the kernel).
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -38,6 +43,8 @@ const HUSH_TRIES: u32 = 5;
 const HUSH_PAUSE: Duration = Duration::from_millis(20);
 /// When it looks again whether a quiet sandbox that is doing something has come to rest.
 const STIR_PAUSE: Duration = Duration::from_millis(100);
+/// A vCPU that computes is given up after so many times the patience with one that waits.
+const ENDLESS: u32 = 15;
 /// How often after the start, and how far apart, it looks whether the program waits for the first time: what the start alone
 /// needed is given back then.
 const START_TRIES: u32 = 12;
@@ -59,11 +66,19 @@ pub struct Pulse {
     beats: AtomicU64,
     /// The hostcall it is in, [`IN_CODE`] or [`RESTS`].
     place: AtomicU32,
+    /// Moments that it has spent on waiting for locks.
+    lock_waits: AtomicU32,
 }
 
 impl Pulse {
     fn new(name: String) -> Self {
-        Self { name, tid: AtomicI32::new(0), beats: AtomicU64::new(0), place: AtomicU32::new(RESTS) }
+        Self {
+            name,
+            tid: AtomicI32::new(0),
+            beats: AtomicU64::new(0),
+            place: AtomicU32::new(RESTS),
+            lock_waits: AtomicU32::new(0),
+        }
     }
 
     #[inline]
@@ -77,6 +92,11 @@ impl Pulse {
     pub fn enter(&self, call: u32) {
         self.beats.store(self.beats.load(Relaxed).wrapping_add(1), Relaxed);
         self.place.store(call, Relaxed);
+    }
+
+    /// It waits for a lock of the kernel's, which is no progress.
+    pub fn waits_for_lock(&self) {
+        self.lock_waits.store(self.lock_waits.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     /// It goes on in the kernel.
@@ -197,8 +217,21 @@ struct Seen {
     progress: (u64, u64),
     /// How long it had run.
     ran_ns: u64,
-    /// Looks in a row without progress.
+    /// Of [`Pulse::lock_waits`].
+    lock_waits: u32,
+    /// Looks in a row without progress: at which it was waiting, or at which it computed.
     stuck: u32,
+    computed: u32,
+}
+
+/// The result of a look.
+#[derive(Debug)]
+pub enum Verdict {
+    Well,
+    /// A thread computes for long, which is worth a line in the log.
+    Long(String),
+    /// A thread is stuck.
+    Stuck(String),
 }
 
 /// The objects that the watchdog looks at.
@@ -270,11 +303,11 @@ impl Watchdog {
         false
     }
 
-    /// Looks at every thread, once a tick; the report about one that is stuck.
-    pub fn look(&mut self, watched: &Watched<'_>) -> Option<String> {
+    /// Looks at every thread, once a tick; the report about one that is stuck, or that computes for long.
+    pub fn look(&mut self, watched: &Watched<'_>) -> Verdict {
         let past = self.last.elapsed();
         if past < TICK {
-            return None;
+            return Verdict::Well;
         }
         self.last = Instant::now();
         let most = u32::try_from(self.patience.as_secs()).unwrap_or(u32::MAX).max(1);
@@ -283,9 +316,17 @@ impl Watchdog {
             is_quiet &= look_at(watched, index, pulse, seen, past > LATE);
         }
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
-        let mut all = watched.pulses.all().zip(&self.seen);
-        let (stuck, _) = all.find(|(_, seen)| seen.stuck >= most)?;
-        Some(report(watched, stuck, self.patience))
+        let all = || watched.pulses.all().zip(&self.seen);
+        if let Some((stuck, _)) = all().find(|(_, seen)| seen.stuck >= most) {
+            return Verdict::Stuck(report(watched, stuck, self.patience));
+        }
+        if let Some((stuck, _)) = all().find(|(_, seen)| seen.computed >= most.saturating_mul(ENDLESS)) {
+            return Verdict::Stuck(report(watched, stuck, self.patience * ENDLESS));
+        }
+        match all().find(|(_, seen)| seen.computed == most) {
+            Some((long, _)) => Verdict::Long(report(watched, long, self.patience)),
+            None => Verdict::Well,
+        }
     }
 }
 
@@ -303,14 +344,25 @@ fn look_at(watched: &Watched<'_>, cpu: u32, pulse: &Pulse, seen: &mut Seen, late
     let place = pulse.place.load(SeqCst);
     let progress = (pulse.beats.load(Relaxed), watched.cpus.user_entries(cpu));
     let moved = std::mem::replace(&mut seen.progress, progress) != progress;
+    let lock_waits = pulse.lock_waits.load(Relaxed);
+    let waited = std::mem::replace(&mut seen.lock_waits, lock_waits) != lock_waits;
     if moved || place == RESTS || watched.cpus.runs_user_code(cpu) {
-        seen.stuck = 0;
+        (seen.stuck, seen.computed) = (0, 0);
         return !moved && place == RESTS;
     }
     let Some(found) = watched.files.thread_activity(pulse.tid.load(Relaxed)) else { return false };
     let starved = found.ran_ns.saturating_sub(std::mem::replace(&mut seen.ran_ns, found.ran_ns)) < STARVED_NS;
-    seen.stuck += u32::from(!late && could_go_on(found, starved, place));
+    if !late && could_go_on(found, starved, place) {
+        let computes = computes(found, waited, place);
+        let count = if computes { &mut seen.computed } else { &mut seen.stuck };
+        *count = count.saturating_add(1);
+    }
     false
+}
+
+/// Whether a thread without progress has something to do that takes long: it waits neither for a lock nor for another thread.
+fn computes(found: Activity, waited: bool, place: u32) -> bool {
+    !found.sleeps && !waited && (place == IN_CODE || place >= hc::OPEN)
 }
 
 /// Whether a thread is to blame for making no progress.
@@ -378,6 +430,18 @@ mod tests {
         let held = Activity::default();
         assert!(!could_go_on(held, false, hc::AS_SYNC), "waits for a disk, or is stopped");
         assert!(!could_go_on(sleeps, false, hc::OPEN) && !could_go_on(sleeps, false, hc::SWAP_IN));
+    }
+
+    #[test]
+    fn who_computes_is_not_stuck() {
+        let runs = Activity { could_run: true, ..Activity::default() };
+        let sleeps = Activity { sleeps: true, ..runs };
+        assert!(computes(runs, false, IN_CODE) && computes(runs, false, hc::OPEN));
+        assert!(!computes(runs, true, IN_CODE), "waits for a lock");
+        assert!(
+            !computes(sleeps, false, IN_CODE) && !computes(runs, false, hc::AS_SYNC),
+            "waits for a thread"
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@
 use abi::layout::{KERNEL_ALLOWANCE, kernel_limit};
 use abi::word::to_usize;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::page::PAGE_BYTES;
 use super::{frames, owners};
@@ -23,9 +23,15 @@ use crate::errno::{Errno, Result};
 use crate::heap::{self, HEAP};
 use crate::owner::{self, Owner};
 use crate::platform;
+use crate::time;
 
 /// Beyond the limits, for processes that come in from outside: one can look at, and end, a sandbox that is full.
 pub const RESERVE_BYTES: usize = 8 << 20;
+/// Beyond the limits, for names that are looked up. They can be dropped again, and who removes files while memory is full has to
+/// find them.
+const NAMES_BYTES: usize = 1 << 20;
+/// Caches are dropped for such names this often at most.
+const DROP_EVERY_NS: u64 = 20_000_000;
 /// Free pages the host still backs, from which on they are given back while memory is short.
 const TRIM_BYTES: usize = 8 << 20;
 /// Requests up to this size need no look at the account in the helpers.
@@ -47,6 +53,8 @@ pub struct Account {
     /// Bytes charged when caches were last dropped; 0: not since there was plenty.
     reclaimed_at: AtomicUsize,
     is_reclaiming: AtomicBool,
+    /// No earlier are caches dropped for names.
+    drop_at_ns: AtomicU64,
     /// Bytes of what stays when the processes that made it are gone.
     lasting: AtomicUsize,
 }
@@ -88,6 +96,7 @@ impl Account {
             host_side: AtomicUsize::new(0),
             reclaimed_at: AtomicUsize::new(0),
             is_reclaiming: AtomicBool::new(false),
+            drop_at_ns: AtomicU64::new(0),
             lasting: AtomicUsize::new(0),
         }
     }
@@ -201,6 +210,23 @@ pub fn uses_reserve() -> bool {
 /// Whoever asks allocates them at once.
 pub fn check(bytes: usize) -> Result<()> {
     if owners::fits(bytes) && SANDBOX.has_room(bytes) { Ok(()) } else { Err(Errno::ENOMEM) }
+}
+
+/// The same for a name in the cache, which may go a little beyond: it is dropped with the others once that is used up.
+pub fn check_name(bytes: usize) -> Result<()> {
+    let fits =
+        || owners::fits_beyond(bytes, NAMES_BYTES) && SANDBOX.fits(bytes, frames::in_use(), NAMES_BYTES);
+    if fits() || check(bytes).is_ok() {
+        return Ok(());
+    }
+    let (now, at) = (time::monotonic_ns(), SANDBOX.drop_at_ns.load(Ordering::Relaxed));
+    let next = now.saturating_add(DROP_EVERY_NS);
+    let is_first =
+        || SANDBOX.drop_at_ns.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    if now >= at && is_first() {
+        crate::upcall::shrink_caches();
+    }
+    if fits() { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
 /// The host keeps so much more for an owner's objects.

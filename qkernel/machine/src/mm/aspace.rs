@@ -2,6 +2,7 @@
 
 use abi::layout::{USER_MAX, USER_MIN};
 use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp};
+use abi::word::to_usize;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -25,7 +26,13 @@ use crate::mutex::{Mutex, MutexGuard};
 use crate::owner::{self, Owner};
 use crate::platform::{self, OpBatch, UserSpace};
 use crate::rank::Rank;
+use crate::sched::{self, work};
 use crate::spin::SpinLock;
+
+/// Frames that are given back in one go.
+const FREED_AT_ONCE: usize = 4096;
+/// Pages of a space that ends at once: some milliseconds.
+const SHED_PAGES: u64 = 32_768;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// All address spaces by their id.
@@ -354,6 +361,11 @@ impl AddressSpace {
         self.lock().vmas.range(..=addr).next_back().is_some_and(|(_, vma)| addr < vma.end && vma.is_data())
     }
 
+    /// Bytes of resident user frames.
+    pub fn resident_bytes(&self) -> u64 {
+        self.lock().resident_pages * PAGE
+    }
+
     /// The most bytes of user frames that were resident at once.
     pub fn resident_peak(&self) -> u64 {
         self.lock().resident_peak * PAGE
@@ -389,9 +401,42 @@ impl AddressSpace {
             platform::current().shoot_down(&self.machine);
         }
         let freed = core::mem::take(&mut space.freed);
-        frames::drop_refs(freed);
+        for some in freed.chunks(FREED_AT_ONCE) {
+            frames::drop_refs(some.iter().copied());
+            work::count(u32::try_from(some.len() / 4).unwrap_or(u32::MAX));
+        }
         drop(core::mem::take(&mut space.removed));
         space.prune_tables();
+    }
+
+    /// Lets go of a space, and ends it if it was the last who held it. The caller may sleep, and others go on meanwhile.
+    pub fn release(space: Arc<Self>) {
+        if let Some(space) = Arc::into_inner(space) {
+            space.shed();
+        }
+    }
+
+    /// Gives back all pages of a space that nobody runs in any more but so many as may go at once.
+    fn shed(&self) {
+        let mut from = USER_MIN;
+        loop {
+            let mut space = self.lock();
+            if space.resident_pages < SHED_PAGES {
+                return;
+            }
+            while space.freed.len() < to_usize(SHED_PAGES) {
+                let Some((start, end)) = space.mapped_from(from) else { break };
+                from = end.min(start + SHED_PAGES * PAGE);
+                space.clear(start, from);
+            }
+            let is_last = space.freed.len() < to_usize(SHED_PAGES);
+            self.commit(&mut space);
+            drop(space);
+            if is_last {
+                return;
+            }
+            sched::let_others_go_on();
+        }
     }
 
     /// Operations that withdraw access are carried out at once, behind all that were queued before them.
@@ -477,6 +522,8 @@ fn may_be_seen(entry: Entry) -> bool {
 impl Drop for AddressSpace {
     fn drop(&mut self) {
         let mut space = self.inner.lock();
+        // Nobody may sleep here.
+        space.table.never_wait();
         space.clear(USER_MIN, USER_MAX);
         let freed = core::mem::take(&mut space.freed);
         drop(space);
@@ -522,6 +569,13 @@ impl Space {
         }
         // The table is there: the entry was in it.
         let _ = self.table.set(addr, entry);
+    }
+
+    /// The first range from an address on that a mapping covers.
+    fn mapped_from(&self, from: u64) -> Option<(u64, u64)> {
+        let within = self.find(from).map(|vma| vma.end);
+        let next = || self.vmas.range(from..).next().map(|(start, vma)| (*start, vma.end));
+        within.map(|end| (from, end)).or_else(next)
     }
 
     /// The mapping that contains `addr`.

@@ -1,7 +1,7 @@
 //! Page faults: demand zero, copy-on-write, file pages, stack growth, and filling the mirror (systrap).
 
 use abi::layout::{USER_MAX, USER_MIN, WINDOW_CHUNK, WINDOW_PHYS};
-use abi::run::{MAP_OP_MAP, MapOp, PF_FETCH, PF_WRITE};
+use abi::run::{MAP_OP_MAP, MapOp, PF_FETCH, PF_PRESENT, PF_WRITE};
 use abi::word::{low32, to_usize};
 use alloc::vec::Vec;
 
@@ -58,6 +58,14 @@ impl AddressSpace {
         })
     }
 
+    /// The error code of a fault that a program is told of. The processor's says of a page that is there but not shown yet that
+    /// it is absent, and so would that of a page that a sleep put away: here a page is present if it was touched and may be
+    /// read, as on Linux, and so is the kernel's half, of which nobody learns what is in it.
+    pub fn error_code(&self, addr: u64, error: u64) -> u64 {
+        let is_present = addr >= USER_MAX || self.lock().has_readable(addr);
+        error & !PF_PRESENT | if is_present { PF_PRESENT } else { 0 }
+    }
+
     /// User code will touch these addresses before long: what of them is to be had at once comes in, to be shown by one operation.
     pub fn expect(&self, touches: impl IntoIterator<Item = (u64, Access)>) {
         let mut space = self.lock();
@@ -93,6 +101,12 @@ impl Space {
         for (page, range, access) in ranges {
             self.mirror_ahead(page, range, access);
         }
+    }
+
+    /// Whether there is a page at the address that may be read.
+    fn has_readable(&self, addr: u64) -> bool {
+        let permits = self.find(addr).is_some_and(|vma| !vma.prot.is_empty());
+        permits && self.table.get(page_down(addr)).holds_page()
     }
 
     /// A fault of the running task has been answered.

@@ -6,7 +6,7 @@ use abi::layout::USER_PHYS;
 use abi::word::to_usize;
 use allocator::bitmap::{BitmapAllocator, BitmapStats, MAX_RUN_FRAMES, Run, StridedControl};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 pub use allocator::bitmap::Frame;
 
@@ -146,7 +146,7 @@ fn alloc_one() -> Option<(Frame, bool)> {
     if charge(frames, owner, 1) == 0 {
         return None;
     }
-    let taken = frames.alloc();
+    let taken = unless_set_aside(frames, || frames.alloc());
     match taken {
         Some((frame, _)) => {
             frame_owners::note(frame, 1, owner);
@@ -161,7 +161,7 @@ fn alloc_one() -> Option<(Frame, bool)> {
 fn alloc_run(max: usize, near: Option<Frame>) -> Option<Run> {
     let (frames, owner) = (frames()?, owner::current());
     let charged = charge(frames, owner, max.min(MAX_RUN_FRAMES));
-    let run = frames.alloc_run(charged, near);
+    let run = if charged == 0 { None } else { unless_set_aside(frames, || frames.alloc_run(charged, near)) };
     let taken = run.map_or(0, |run| run.frames);
     owners::uncharge_frames(owner, charged - taken);
     if let Some(run) = run {
@@ -169,6 +169,17 @@ fn alloc_run(max: usize, near: Option<Frame>) -> Option<Run> {
         owners::note_peak(owner);
     }
     run
+}
+
+/// Allocates once more when nothing was found while memory went back to the host: another CPU has set it aside for that long.
+fn unless_set_aside<T>(frames: &Frames, alloc: impl Fn() -> Option<T>) -> Option<T> {
+    alloc().or_else(|| {
+        while frames.set_aside_frames() > 0 {
+            platform::relax();
+        }
+        // The last word, if others set frames aside or took them meanwhile.
+        alloc()
+    })
 }
 
 /// Charges `owner` for up to `wanted` frames; how many the current task may have.
@@ -319,6 +330,15 @@ pub fn copy(to: Frame, from: Frame) {
     unsafe { arch::copy_bytes(platform::ptr(to.addr()), platform::ptr::<u8>(from.addr()), 4096) };
 }
 
+/// So many frames that are freed at once are worth a look at what could go back to the host.
+const MANY: usize = 64;
+static FREED_MANY: AtomicBool = AtomicBool::new(false);
+
+/// Whether many frames were freed at once since this was asked last. One load as a rule.
+pub(super) fn take_freed_many() -> bool {
+    FREED_MANY.load(Ordering::Relaxed) && FREED_MANY.swap(false, Ordering::Relaxed)
+}
+
 /// Drops the references to many frames that entries kept.
 pub(super) fn drop_refs(list: impl IntoIterator<Item = Frame>) {
     let mut list = list.into_iter().peekable();
@@ -326,6 +346,9 @@ pub(super) fn drop_refs(list: impl IntoIterator<Item = Frame>) {
         let mut tally = Tally::new();
         let dropped = frames.dec_refs_with(list, |frame| tally.add(frame));
         debug_assert_eq!(dropped.refused, 0);
+        if dropped.freed >= MANY && !FREED_MANY.load(Ordering::Relaxed) {
+            FREED_MANY.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -370,6 +393,23 @@ pub fn at(index: u32) -> Frame {
 /// Gives free frames back to the host; result: bytes.
 pub fn reclaim() -> u64 {
     frames().map_or(0, |frames| frames.reclaim(|phys, bytes| platform::release(phys, bytes).is_ok()))
+}
+
+/// Gives up to `most` free frames back to the host, of the highest block below `below` that has a run of `least`; that block,
+/// and how many went. `None`: there is no such block.
+pub(super) fn give_back(below: usize, least: usize, most: usize) -> Option<(usize, usize)> {
+    let release = |phys, bytes| platform::release(phys, bytes).is_ok();
+    frames()?.reclaim_step(below, least, most, release)
+}
+
+/// Free frames that hold memory of the host.
+pub(super) fn held_free() -> usize {
+    frames().map_or(0, BitmapAllocator::dirty_free_frames)
+}
+
+/// See [`BitmapAllocator::take_watermark`].
+pub(super) fn take_watermark() -> (usize, u64) {
+    frames().map_or((0, 0), BitmapAllocator::take_watermark)
 }
 
 /// Sizes of user memory.

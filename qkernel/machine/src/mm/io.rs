@@ -13,12 +13,13 @@ use super::frames::Frame;
 use super::page::{Access, PAGE_BYTES};
 use crate::arch;
 use crate::errno::{Errno, Result};
-use crate::{platform, sched};
+use crate::platform;
+use crate::sched::work;
 
 /// Most bytes of a message that has to go in one call.
 const MESSAGE_MAX: usize = 128 * 1024;
-/// Bytes after which a buffer that goes page by page lets others run.
-const BREATH: usize = 1 << 20;
+/// Bytes to move that are a unit of work.
+const BYTES_A_UNIT: usize = 512;
 
 enum Memory<'a> {
     User { aspace: &'a AddressSpace, pieces: Vec<(UserAddr, usize)>, piece: usize },
@@ -136,6 +137,7 @@ impl<'a> IoBuf<'a> {
             self.advance(part);
             left -= part;
             from = from.wrapping_add(part);
+            self.count(part)?;
         }
         Ok(())
     }
@@ -172,6 +174,7 @@ impl<'a> IoBuf<'a> {
             self.advance(part);
             left -= part;
             to = to.wrapping_add(part);
+            self.count(part)?;
         }
         Ok(())
     }
@@ -182,7 +185,6 @@ impl<'a> IoBuf<'a> {
         let mut left = len;
         while left > 0 {
             let part = left.min(ZEROS.len());
-            self.breathe(part)?;
             self.fill(&ZEROS[..part])?;
             left -= part;
         }
@@ -194,7 +196,6 @@ impl<'a> IoBuf<'a> {
         if inside + len > PAGE_BYTES {
             return Err(Errno::EINVAL);
         }
-        self.breathe(len)?;
         // SAFETY: the range lies in a frame of user memory that stays allocated; the linear map covers it.
         unsafe { self.fill_from(platform::ptr::<u8>(frame.addr() + inside as u64), len) }
     }
@@ -204,16 +205,15 @@ impl<'a> IoBuf<'a> {
         if inside + len > PAGE_BYTES {
             return Err(Errno::EINVAL);
         }
-        self.breathe(len)?;
         // SAFETY: as in `fill_from_frame`.
         unsafe { self.drain_to(platform::ptr::<u8>(frame.addr() + inside as u64), len) }
     }
 
-    /// `len` bytes are about to be moved for a program: now and then others get a turn. `EINTR`: its task is to end.
-    fn breathe(&self, len: usize) -> Result<()> {
-        let done = self.done();
+    /// So many bytes were moved, which is work if it was for a program, and not worth finishing if its task is to end: `EINTR`.
+    fn count(&self, len: usize) -> Result<()> {
         let is_user = matches!(self.memory, Memory::User { .. });
-        if is_user && done / BREATH != (done + len) / BREATH { sched::go_on() } else { Ok(()) }
+        let units = u32::try_from(len / BYTES_A_UNIT).unwrap_or(u32::MAX);
+        if is_user { work::count_or_end(units) } else { Ok(()) }
     }
 
     /// Lets the host fill (`write_memory`) or drain the buffer without a copy: calls `call` with pieces of
@@ -226,7 +226,7 @@ impl<'a> IoBuf<'a> {
     ) -> Result<usize> {
         let mut done = 0;
         while self.remaining > 0 {
-            if done > 0 && self.breathe(BREATH).is_err() {
+            if done > 0 && self.count(MESSAGE_MAX).is_err() {
                 break;
             }
             let (offered, moved) = match self.one_batch(write_memory, done, &mut call) {

@@ -20,6 +20,7 @@ mod fork;
 mod frame_life;
 mod frame_owners;
 pub mod frames;
+pub mod give_back;
 pub mod io;
 mod lock;
 pub mod map;

@@ -21,6 +21,7 @@ use super::window::{self, HostFileMap};
 use crate::errno::{Errno, Result};
 use crate::mutex::{Mutex, MutexGuard};
 use crate::rank::Rank;
+use crate::sched::work;
 use crate::spin::{Once, SpinLock};
 
 /// The object behind a mapping.
@@ -524,19 +525,35 @@ impl PageStore {
 
     /// Frees the pages `[first, last)` for a program that maps them. `EPERM`: it is sealed.
     pub(super) fn remove_pages(&self, first: u64, last: u64) -> Result<()> {
-        let mut pages = self.pages.lock();
-        if self.is_sealed.load(Ordering::Relaxed) {
-            return Err(Errno::EPERM);
+        let mut from = first;
+        while let Some(start) = self.next_page(from).filter(|start| *start < last) {
+            from = start.saturating_add(FREED_AT_ONCE).min(last);
+            let mut pages = self.pages.lock();
+            if self.is_sealed.load(Ordering::Relaxed) {
+                return Err(Errno::EPERM);
+            }
+            let freed = take_out(&mut pages, start, from);
+            drop(pages);
+            self.free(freed, start, from);
+            work::count_or_end(FREED_UNITS)?;
         }
-        let freed = take_out(&mut pages, first, last);
-        drop(pages);
-        self.free(freed, first, last);
-        Ok(())
+        if self.is_sealed.load(Ordering::Relaxed) { Err(Errno::EPERM) } else { Ok(()) }
     }
 
+    /// Frees the pages `[first, last)`, so many at a time that others go on in between. The caller may sleep.
     fn punch(&self, first: u64, last: u64) {
-        let freed = take_out(&mut self.pages.lock(), first, last);
-        self.free(freed, first, last);
+        let mut from = first;
+        while let Some(start) = self.next_page(from).filter(|start| *start < last) {
+            from = start.saturating_add(FREED_AT_ONCE).min(last);
+            let freed = take_out(&mut self.pages.lock(), start, from);
+            self.free(freed, start, from);
+            work::count(FREED_UNITS);
+        }
+    }
+
+    /// The first page from `index` on that is no hole.
+    fn next_page(&self, index: u64) -> Option<u64> {
+        self.pages.lock().from(index).next().map(|(page, _)| page)
     }
 
     /// Frees what was taken out of `[first, last)`.
@@ -558,9 +575,8 @@ impl PageStore {
         let pages = self.pages.lock();
         let mut index = offset / PAGE;
         if hole {
-            while pages.get(index).is_some() {
-                index += 1;
-            }
+            index +=
+                (index..).zip(pages.from(index)).take_while(|(next, (page, _))| next == page).count() as u64;
             Some((index * PAGE).max(offset).min(size))
         } else {
             let (found, _) = pages.from(index).next()?;
@@ -575,6 +591,10 @@ impl PageStore {
         self.mappers.any(|mapper| mapper.maps_writable(object))
     }
 }
+
+/// Pages that are freed in one go, and what that is as work.
+const FREED_AT_ONCE: u64 = 1 << 13;
+const FREED_UNITS: u32 = 2048;
 
 fn take_out(pages: &mut Pages, first: u64, last: u64) -> Vec<Frame> {
     let mut freed = Vec::new();

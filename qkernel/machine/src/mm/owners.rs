@@ -13,7 +13,7 @@ use crate::errno::{Errno, Result};
 use crate::heap;
 use crate::owner::{self, OWNERS, Owner};
 use crate::sched::shares;
-use crate::{counts, handles, host_watches};
+use crate::{counts, handles, host_locks, host_watches};
 
 /// Kernel memory that a container has beside its limit: a sixth of the sandbox's allowance.
 const ALLOWANCE: usize = 8 << 20;
@@ -216,6 +216,7 @@ fn leave_to_sandbox(owner: Owner) {
         heap::give_all(owner, Owner::SANDBOX);
     }
     handles::leave_to_sandbox(owner);
+    host_locks::leave_to_sandbox(owner);
     host_watches::leave_to_sandbox(owner);
 }
 
@@ -310,6 +311,12 @@ pub(super) fn fits(bytes: usize) -> bool {
     }
     let wanted = kernel(owner).saturating_add(bytes);
     row(owner).fits(wanted, 0) || (uses_reserve() && row(owner).fits(wanted, RESERVE_BYTES))
+}
+
+/// Whether the current owner may have `bytes` more of kernel memory, `more` beyond its own limit.
+pub(super) fn fits_beyond(bytes: usize, more: usize) -> bool {
+    let owner = owner::current();
+    row(owner).limit() == UNLIMITED || row(owner).fits(kernel(owner).saturating_add(bytes), more)
 }
 
 /// Whether three quarters of the current owner's kernel memory hold `bytes` more.

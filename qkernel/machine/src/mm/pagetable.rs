@@ -9,6 +9,7 @@ use crate::errno::{Errno, Result};
 use crate::heap;
 use crate::owner::{self, Owner};
 use crate::platform;
+use crate::sched::work;
 
 /// A page-table entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,9 +71,13 @@ pub struct PageTable {
     tables: usize,
     /// For whom the host keeps its own.
     owner: Owner,
+    /// See [`Self::never_wait`].
+    never_waits: bool,
 }
 
 const ENTRIES: usize = 512;
+/// So many entries are a unit of work.
+const ENTRIES_A_UNIT: u32 = 4;
 /// Entries of the root that cover user addresses.
 const USER_ROOT_ENTRIES: usize = 256;
 const TABLE: u64 = Entry::PRESENT | Entry::WRITABLE | Entry::USER;
@@ -123,7 +128,7 @@ impl PageTable {
                 unsafe { entries(root).add(USER_ROOT_ENTRIES + i).write(*entry) };
             }
         }
-        Ok(Self { root, tables: 1, owner })
+        Ok(Self { root, tables: 1, owner, never_waits: false })
     }
 
     /// Guest-physical address of the root.
@@ -188,14 +193,17 @@ impl PageTable {
             let (table, span) = self.table_at(addr);
             let next = ((addr / span) + 1) * span;
             let Some(table) = table else {
+                self.count(1);
                 addr = next;
                 continue;
             };
             let stop = end.min(next);
+            let mut found = 0;
             while addr < stop {
                 // SAFETY: `table` is a live lowest-level table and the index is below 512.
                 let slot = unsafe { &mut *entries(table).add(index(addr, 0)) };
                 if *slot != 0 {
+                    found += 1;
                     let mut entry = Entry(*slot);
                     f(addr, &mut entry);
                     if entry.0 != *slot {
@@ -204,6 +212,20 @@ impl PageTable {
                 }
                 addr += PAGE;
             }
+            self.count(1 + found / ENTRIES_A_UNIT);
+        }
+    }
+
+    /// From now on it is used where nobody may sleep.
+    pub fn never_wait(&mut self) {
+        self.never_waits = true;
+    }
+
+    /// Looking at entries is work, of which programs choose how much.
+    #[cfg_attr(feature = "checks", track_caller)]
+    fn count(&self, units: u32) {
+        if !self.never_waits {
+            work::count(units);
         }
     }
 

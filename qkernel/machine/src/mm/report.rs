@@ -40,12 +40,14 @@ pub struct Region {
 }
 
 impl AddressSpace {
-    /// All mappings, in order.
-    pub fn regions(&self, count_pages: bool) -> Result<Vec<Region>> {
+    /// Up to `most` mappings, in order, from the first on that ends above an address. The caller may sleep.
+    pub fn regions(&self, from: u64, most: usize, count_pages: bool) -> Result<Vec<Region>> {
         let mut space = self.lock();
         let space = &mut *space;
-        let mut regions: Vec<Region> = account::vec(space.vmas.len())?;
-        for vma in space.vmas.values() {
+        let first = space.vmas.range(..=from).next_back().filter(|(_, vma)| vma.end > from);
+        let first = first.map_or(from, |(start, _)| *start);
+        let mut regions: Vec<Region> = account::vec(most.min(space.vmas.len()))?;
+        for vma in space.vmas.range(first..).map(|(_, vma)| vma).take(most) {
             let mut pages = Pages::default();
             if count_pages {
                 space.table.for_each(vma.start, vma.end, |_, entry| pages.count(*entry));
@@ -61,6 +63,11 @@ impl AddressSpace {
             });
         }
         Ok(regions)
+    }
+
+    /// Whether there is a mapping that ends above an address.
+    pub fn has_regions_from(&self, from: u64) -> bool {
+        self.lock().vmas.values().next_back().is_some_and(|vma| vma.end > from)
     }
 }
 

@@ -4,7 +4,7 @@ use abi::hostcall as hc;
 use abi::stats::KernelStats;
 use core::sync::atomic::Ordering;
 
-use super::{frames, residency};
+use super::{frames, give_back, residency};
 use crate::heap;
 use crate::platform;
 
@@ -29,4 +29,5 @@ pub(super) fn count_patched_page() {
 /// Brings them up to date.
 pub fn refresh() {
     STATS.set(frames::in_use() as u64, residency::swapped(), heap::HEAP.used_bytes() as u64);
+    STATS.returned_pages.store(give_back::given_pages(), Ordering::Relaxed);
 }

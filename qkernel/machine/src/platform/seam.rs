@@ -100,8 +100,10 @@ pub enum Trap {
         addr: u64,
         error: u64,
     },
+    /// `error` is that of a page fault, as far as the platform knows it.
     Bus {
         addr: u64,
+        error: u64,
     },
     Exception {
         vector: u32,
@@ -118,7 +120,7 @@ impl From<TrapInfo> for Trap {
             run::TRAP_SYSCALL if info.vector == run::SYSCALL_PATCHED => Self::PatchedSyscall,
             run::TRAP_SYSCALL => Self::Syscall,
             run::TRAP_PAGE_FAULT => Self::PageFault { addr: info.addr, error: info.error },
-            run::TRAP_BUS => Self::Bus { addr: info.addr },
+            run::TRAP_BUS => Self::Bus { addr: info.addr, error: info.error },
             run::TRAP_EXCEPTION => Self::Exception { vector: info.vector, error: info.error },
             run::TRAP_INTERRUPT => Self::Interrupt,
             _ => Self::Lost,

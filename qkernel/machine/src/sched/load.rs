@@ -7,7 +7,7 @@ use crate::time::NSEC;
 
 /// Fraction bits of the averages.
 pub const LOAD_SHIFT: u32 = 16;
-const STEP_NS: u64 = 5 * NSEC;
+pub(super) const STEP_NS: u64 = 5 * NSEC;
 /// `2^16 * e^(-5s/1min)` and likewise for 5 and 15 minutes.
 const DECAY: [u64; 3] = [60_296, 64_453, 65_173];
 /// After so many samples nothing of an old load is left.

@@ -7,12 +7,17 @@ mod charged;
 mod cpu_set;
 mod load;
 pub mod pause;
+pub mod periods;
+pub mod pressure;
 mod queue;
 mod rest;
+pub mod set_times;
 pub mod shares;
 pub mod stack;
 pub mod timer;
 pub mod wait;
+mod waiting;
+pub mod work;
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -24,6 +29,7 @@ pub use budget::{Quota, Throttling};
 pub use charged::{ChargedTo, charge_to};
 pub use cpu_set::CpuSet;
 pub use load::{Averages, LOAD_SHIFT};
+pub use waiting::Waiting;
 
 use queue::{Place, RunQueue};
 use rest::Rest;
@@ -64,6 +70,10 @@ pub trait Run: Any + Send + Sync {
     fn has_cause(&self) -> bool;
     /// Whether it has been told to end: nothing that it does is worth finishing.
     fn is_to_end(&self) -> bool;
+    /// It is about to sleep, in a call that signals end, until `deadline_ns` (monotonic) unless something else wakes it before.
+    fn begin_timed_wait(&self, _deadline_ns: u64) {}
+    /// The sleep that [`Self::begin_timed_wait`] told of has ended.
+    fn end_timed_wait(&self) {}
 }
 
 /// A task, whatever the kernel above makes of it.
@@ -129,6 +139,12 @@ pub struct SchedState {
     pub major_faults: AtomicU64,
     pub reads: Transfers,
     pub writes: Transfers,
+    /// When its deadlines were set.
+    set_times: set_times::SetTimes,
+    /// How its waits look from outside.
+    pub waiting: Waiting,
+    /// Attempts to wake it.
+    wakes: AtomicU32,
     /// Set when the task should look at its signals before it sleeps or runs user code.
     attention: AtomicBool,
     /// It may have memory beyond the limits.
@@ -188,6 +204,9 @@ impl SchedState {
             major_faults: AtomicU64::new(0),
             reads: Transfers::new(),
             writes: Transfers::new(),
+            set_times: set_times::SetTimes::default(),
+            waiting: Waiting::new(),
+            wakes: AtomicU32::new(0),
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
             owner: AtomicU8::new(owner::current().number()),
@@ -253,10 +272,14 @@ impl SchedState {
 
     /// Counts the time since the last count as user or as kernel time. For the running task itself.
     pub fn count_time(&self, in_user: bool) {
+        if in_user {
+            work::begin_stretch();
+        }
         let now = arch::read_tsc();
         let since = now.saturating_sub(self.counted_until.load(Ordering::Relaxed));
         self.counted_until.store(now, Ordering::Relaxed);
         add_own(if in_user { &self.user_ticks } else { &self.system_ticks }, since);
+        periods::ran(now, since);
     }
 
     /// Counts a page fault of the running task. `waited`: its content was not there.
@@ -276,6 +299,7 @@ impl SchedState {
 
     /// The task starts to run: nothing before counts.
     fn start_count(&self) {
+        work::begin_stretch();
         self.counted_until.store(arch::read_tsc(), Ordering::Relaxed);
     }
 
@@ -306,6 +330,10 @@ struct Cpu {
     leaves_resting: AtomicBool,
     /// When long work last showed the host that it goes on.
     shown_ns: AtomicU64,
+    /// See [`work`]. Written and read by this CPU alone.
+    work: AtomicU32,
+    #[cfg(feature = "checks")]
+    stretch_tsc: AtomicU64,
 }
 
 /// How often long work shows that.
@@ -336,6 +364,9 @@ static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
         resting: SpinLock::new(Rank::CpuTask, None),
         leaves_resting: AtomicBool::new(false),
         shown_ns: AtomicU64::new(0),
+        work: AtomicU32::new(0),
+        #[cfg(feature = "checks")]
+        stretch_tsc: AtomicU64::new(0),
     }
 }; abi::layout::MAX_CPUS as usize];
 
@@ -396,6 +427,11 @@ pub fn load_averages(owner: owner::Owner) -> Averages {
     queue_to_change().0.load(owner)
 }
 
+/// What held up an owner's tasks so far.
+pub fn pressure(owner: owner::Owner) -> pressure::Pressure {
+    queue_to_change().0.pressure(owner)
+}
+
 /// The time, if the queue keeps any.
 fn now_for<T>(queue: &RunQueue<T>) -> u64 {
     if queue.keeps_time() { time::monotonic_ns() } else { 0 }
@@ -437,6 +473,8 @@ fn mirror(queue: &RunQueue<Runnable>) {
 
 fn wake_from(task: &Runnable, from: u8, place: Place) -> bool {
     let state = &task.sched().state;
+    // Before the look at its state: see `sleep_until`.
+    task.sched().wakes.fetch_add(1, Ordering::SeqCst);
     if state.load(Ordering::SeqCst) != from {
         return false;
     }
@@ -512,10 +550,12 @@ pub fn sleep_until<R>(
     lock_order::may_sleep();
     let task = current();
     let state = if kind == Sleep::Interruptible { SLEEPING } else { SLEEPING_UNINTERRUPTIBLE };
+    let mut told = None;
     let result = loop {
         // `ready` may sleep itself, on a mutex, after the task was woken and queued: out of the queue first, or the task
         // would stand in it while it runs. The outer sleep then finds itself running, and asks `ready` once more.
         settle(&task);
+        let wakes = task.sched().wakes.load(Ordering::SeqCst);
         task.sched().state.store(state, Ordering::SeqCst);
         if let Some(value) = ready() {
             break Ok(Some(value));
@@ -529,9 +569,25 @@ pub fn sleep_until<R>(
         // For each sleep anew: it may have fired on a CPU whose counter is ahead of that of the CPU where this goes on, and
         // where the time has not come yet.
         let alarm = deadline_ns.map(|deadline| timer::wake_at(deadline, &task));
+        if let Some(deadline) = deadline_ns.filter(|_| told.is_none() && kind == Sleep::Interruptible) {
+            task.begin_timed_wait(deadline);
+            told = Some(deadline);
+        }
+        // `ready` may have let others go on, and been settled for that. Who tried to wake the task since then found it running, and
+        // counted first; who tries from now on finds it asleep.
+        if task.sched().state.load(Ordering::SeqCst) == RUNNING {
+            task.sched().state.store(state, Ordering::SeqCst);
+            if task.sched().wakes.load(Ordering::SeqCst) != wakes {
+                continue;
+            }
+        }
         schedule(Place::Kernel);
         drop(alarm);
     };
+    if told.is_some() {
+        task.end_timed_wait();
+    }
+    task.sched().waiting.ended(deadline_ns.is_some() && matches!(result, Ok(None)));
     // Awake for whatever reason: if a wake-up came meanwhile the task sits in the queue, and must not run twice.
     settle(&task);
     result
@@ -573,15 +629,33 @@ fn settle(task: &Runnable) {
     }
 }
 
-/// Gives the CPU to the next task if there is one; the current one stays runnable.
+/// Gives the CPU to the next task if there is one; the current one stays runnable. Timers fire and news of the host are taken as by
+/// [`let_others_go_on`].
 pub fn yield_now() {
-    if QUEUED.load(Ordering::SeqCst) != 0 {
+    let state = current();
+    if !take_news(state.sched()) && QUEUED.load(Ordering::SeqCst) != 0 {
         schedule(Place::Kernel);
     }
 }
 
-/// Work of the kernel that takes long says so now and then: others run whose turn it is, and the host sees that it goes on.
-/// `EINTR`: the task is to end. The caller may sleep.
+/// Fires timers that are due, and has the idle task take news of the host if there are any; whether it did.
+fn take_news(state: &SchedState) -> bool {
+    // An idle task comes back only once its CPU has nothing else to do, and may hold a mutex that others wait for.
+    if state.is_idle() {
+        return false;
+    }
+    // They take no mutex, so it does not matter what the task holds.
+    timer::run_expired();
+    let has_news = arch::cpu().pending.load(Ordering::SeqCst) != 0;
+    if has_news {
+        // To act on news may take a mutex that the task holds: the idle task can wait for it.
+        schedule_to(Turn::Idle, Place::Kernel);
+    }
+    has_news
+}
+
+/// Work of the kernel that takes long says so now and then: timers that are due fire, news of the host are taken, others run whose
+/// turn it is, and the host sees that it goes on. `EINTR`: the task is to end. The caller may sleep.
 #[cfg_attr(feature = "checks", track_caller)]
 pub fn go_on() -> Result<()> {
     let task = current();
@@ -595,11 +669,14 @@ pub fn go_on() -> Result<()> {
 /// [`go_on`] for work that a task finishes even if it is to end.
 #[cfg_attr(feature = "checks", track_caller)]
 pub fn let_others_go_on() {
+    lock_order::may_sleep();
     let task = current();
     // About to sleep until what it does now succeeds, it asks once more then.
     settle(&task);
     let state = task.sched();
-    if QUEUED.load(Ordering::SeqCst) != 0 {
+    #[cfg(feature = "checks")]
+    work::end_stretch(core::panic::Location::caller());
+    if !take_news(state) && !state.is_idle() && QUEUED.load(Ordering::SeqCst) != 0 {
         let_others_in(state, Place::Kernel);
     }
     let now = time::monotonic_ns();
@@ -618,9 +695,23 @@ fn let_others_in(state: &SchedState, place: Place) {
     }
 }
 
+/// Whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// That of the first task in the queue.
+    First,
+    /// This CPU's idle task.
+    Idle,
+}
+
 /// Switches to another task. The current one goes on later if it is runnable, from `place` in the queue, or once it is woken.
 #[cfg_attr(feature = "checks", track_caller)]
 fn schedule(place: Place) {
+    schedule_to(Turn::First, place);
+}
+
+#[cfg_attr(feature = "checks", track_caller)]
+fn schedule_to(turn: Turn, place: Place) {
     lock_order::may_sleep();
     let me = current();
     let cpu = arch::cpu_index();
@@ -633,7 +724,7 @@ fn schedule(place: Place) {
         }
         // A task that was woken while still about to sleep elsewhere is left to the CPU it is on.
         let free = |task: &Runnable| Arc::ptr_eq(task, &me) || task.sched().is_off_stack();
-        let next = if FROZEN.load(Ordering::SeqCst) {
+        let next = if turn == Turn::Idle || FROZEN.load(Ordering::SeqCst) {
             None
         } else {
             queue.pick(cpu, pause::is_paused(), now_ns, free)

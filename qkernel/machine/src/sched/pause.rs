@@ -58,6 +58,11 @@ fn kick_others() {
     (0..platform::cpus()).filter(|&cpu| cpu != me).for_each(platform::kick);
 }
 
+/// Whether tasks rest that have something to do.
+pub fn has_resting() -> bool {
+    !RESTING.is_empty()
+}
+
 /// The current task rests for as long as the pause lasts; true: it has rested, and should look at everything anew.
 pub fn rest() -> bool {
     if !is_paused() {

@@ -28,6 +28,7 @@ use abi::layout::MAX_CPUS;
 use super::budget::{Budget, Left, Quota, Throttling};
 use super::cpu_set::CpuSet;
 use super::load::{Averages, Clock, Load};
+use super::pressure::{Pressure, Sample};
 use crate::config::TIME_SLICE_NS;
 use crate::owner::Owner;
 
@@ -156,6 +157,7 @@ struct Lane<T> {
     /// Its owner is one beside the sandbox itself.
     is_further: bool,
     load: Load,
+    pressure: Pressure,
 }
 
 impl<T> Lane<T> {
@@ -168,6 +170,7 @@ impl<T> Lane<T> {
             budget: Budget::new(),
             is_further: false,
             load: Load::new(),
+            pressure: Pressure::new(),
         }
     }
 
@@ -327,7 +330,7 @@ impl<T> RunQueue<T> {
         let lane = self.lane(owner);
         let was_further = core::mem::take(&mut lane.is_further);
         (lane.shares, lane.virtual_ns, lane.budget) = (SHARES, 0, Budget::new());
-        lane.load = Load::new();
+        (lane.load, lane.pressure) = (Load::new(), Pressure::new());
         self.further -= usize::from(was_further);
     }
 
@@ -559,9 +562,21 @@ impl<T> RunQueue<T> {
         }
         for number in 0..self.lanes.len() {
             let owner = Owner::new(u8::try_from(number).unwrap_or(u8::MAX));
-            let tasks = held_up.as_ref().map_or(0, |held_up| self.running(owner) + held_up(owner));
-            self.lanes[number].load.advance(periods, tasks as u64);
+            let found = held_up.as_ref().map_or(Sample::NONE, |held_up| self.found(owner, held_up(owner)));
+            let lane = &mut self.lanes[number];
+            lane.load.advance(periods, (found.running + found.waiting + found.held_up) as u64);
+            lane.pressure.advance(periods, found);
         }
+    }
+
+    fn found(&self, owner: Owner, held_up: usize) -> Sample {
+        let running = self.stints.iter().filter(|stint| stint.owner == Some(owner)).count();
+        Sample { running, waiting: self.running(owner).saturating_sub(running), held_up }
+    }
+
+    /// What held up an owner's tasks, as of the last call of [`Self::sample`].
+    pub fn pressure(&self, owner: Owner) -> Pressure {
+        self.lanes.get(usize::from(owner.number())).map_or(Pressure::new(), |lane| lane.pressure)
     }
 
     /// The tasks of an owner that run or wait for a CPU.

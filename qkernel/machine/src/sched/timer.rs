@@ -3,10 +3,12 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Bound;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Runnable, pause};
+use super::{Runnable, pause, set_times};
 use crate::arch;
+use crate::platform;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::time;
@@ -15,11 +17,46 @@ use crate::time;
 pub trait Alarm: Send + Sync {
     /// The deadline `due_ns` (monotonic) has passed. A returned time arms the timer again.
     fn fire(&self, due_ns: u64) -> Option<u64>;
+    /// Who waits for it; `None`: nobody, or it is the kernel's own. Called without locks.
+    fn waiter(&self) -> Option<Waiter> {
+        None
+    }
 }
 
+/// Whoever waits for a deadline.
+pub struct Waiter {
+    /// The task, or one of its process; `None`: it is not known any more.
+    pub task: Option<Runnable>,
+    pub kind: &'static str,
+}
+
+/// A deadline that a program waits for. Times are of the monotonic clock.
+pub struct Standing {
+    pub due_ns: u64,
+    /// When it was set; 0: nobody kept it ([`set_times::keep`]).
+    pub set_ns: u64,
+    pub waiter: Waiter,
+}
+
+/// Whether a deadline is of interest to who looks at all of a CPU, in their order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interest {
+    Yes,
+    No,
+    /// Nor is any later one.
+    NoMore,
+}
+
+#[derive(Clone)]
 enum Action {
     Wake(Runnable),
     Alarm(Arc<dyn Alarm>),
+}
+
+struct Entry {
+    /// When it was set, if that is kept; else 0.
+    set_ns: u64,
+    action: Action,
 }
 
 /// An armed timer; dropping it disarms.
@@ -32,9 +69,14 @@ pub struct Timer {
 
 /// Most timers that are taken out at once; the rest is due at the next look.
 const DUE_MAX: usize = 256;
+/// Deadlines that are copied, and such that are looked at, under one lock.
+const CHUNK: usize = 32;
+const SEEN_MAX: usize = 256;
+/// Most times that a CPU's queue is locked for one look at its deadlines.
+const ROUNDS_MAX: usize = 256;
 
 struct Queue {
-    timers: BTreeMap<(u64, u64), Action>,
+    timers: BTreeMap<(u64, u64), Entry>,
     /// Alarms that were taken out because they are due, and may come back. One that is dropped meanwhile leaves.
     firing: Vec<u64>,
 }
@@ -51,10 +93,11 @@ impl Queue {
             if entry.key().0 > now_ns || due.len() >= DUE_MAX {
                 break;
             }
-            if matches!(entry.get(), Action::Alarm(_)) {
+            if matches!(entry.get().action, Action::Alarm(_)) {
                 self.firing.push(entry.key().1);
             }
-            due.push(entry.remove_entry());
+            let (key, entry) = entry.remove_entry();
+            due.push((key, entry.action));
         }
         due
     }
@@ -64,7 +107,8 @@ impl Queue {
         let at = self.firing.iter().position(|firing| *firing == id);
         match (at.map(|at| self.firing.swap_remove(at)), again_ns) {
             (Some(_), Some(again_ns)) => {
-                self.timers.insert((again_ns, id), Action::Alarm(alarm));
+                let entry = Entry { set_ns: set_now(), action: Action::Alarm(alarm) };
+                self.timers.insert((again_ns, id), entry);
                 None
             }
             _ => Some(alarm),
@@ -72,7 +116,7 @@ impl Queue {
     }
 
     /// A timer that was armed under `key` is gone.
-    fn disarm(&mut self, key: (u64, u64), is_periodic: bool) -> Option<Action> {
+    fn disarm(&mut self, key: (u64, u64), is_periodic: bool) -> Option<Entry> {
         let removed = self.timers.remove(&key);
         if removed.is_some() || !is_periodic {
             return removed;
@@ -82,6 +126,37 @@ impl Queue {
         let key = self.timers.keys().find(|key| key.1 == id).copied();
         key.and_then(|key| self.timers.remove(&key))
     }
+
+    /// Copies deadlines of interest behind `after`, which is moved on, as many as there is room for. Whether there may be more.
+    fn copy(
+        &self,
+        after: &mut (u64, u64),
+        room: &mut [Option<(u64, u64, Action)>; CHUNK],
+        interest: &impl Fn(u64, u64) -> Interest,
+    ) -> bool {
+        let mut room = room.iter_mut();
+        let rest = self.timers.range((Bound::Excluded(*after), Bound::Unbounded));
+        for (seen, (key, entry)) in rest.enumerate() {
+            match interest(key.0, entry.set_ns) {
+                Interest::NoMore => return false,
+                Interest::No => {}
+                Interest::Yes => match room.next() {
+                    Some(place) => *place = Some((key.0, entry.set_ns, entry.action.clone())),
+                    None => return true,
+                },
+            }
+            *after = *key;
+            if seen >= SEEN_MAX {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The time, if it is kept when deadlines were set.
+fn set_now() -> u64 {
+    if set_times::are_kept() { time::monotonic_ns() } else { 0 }
 }
 
 static QUEUES: [SpinLock<Queue>; abi::layout::MAX_CPUS as usize] =
@@ -91,18 +166,18 @@ static NEXT: [AtomicU64; abi::layout::MAX_CPUS as usize] =
     [const { AtomicU64::new(u64::MAX) }; abi::layout::MAX_CPUS as usize];
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-fn arm(due_ns: u64, action: Action) -> Timer {
+fn arm(due_ns: u64, set_ns: u64, action: Action) -> Timer {
     let periodic = matches!(action, Action::Alarm(_));
-    let (cpu, id) = insert(due_ns, action);
+    let (cpu, id) = insert(due_ns, Entry { set_ns, action });
     Timer { cpu, key: (due_ns, id), periodic }
 }
 
 /// The CPU in whose queue it is, and its number there.
-fn insert(due_ns: u64, action: Action) -> (usize, u64) {
+fn insert(due_ns: u64, entry: Entry) -> (usize, u64) {
     let cpu = arch::cpu_index();
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let mut queue = QUEUES[cpu].lock();
-    queue.timers.insert((due_ns, id), action);
+    queue.timers.insert((due_ns, id), entry);
     update_next(cpu, &queue);
     (cpu, id)
 }
@@ -112,19 +187,29 @@ fn update_next(cpu: usize, queue: &Queue) {
     NEXT[cpu].store(next, Ordering::SeqCst);
 }
 
+/// Timers that are armed.
+#[cfg(feature = "harness")]
+pub fn count() -> usize {
+    QUEUES.iter().map(|queue| queue.lock().timers.len()).sum()
+}
+
 /// Wakes `task` at `due_ns` (monotonic).
 pub fn wake_at(due_ns: u64, task: &Runnable) -> Timer {
-    arm(due_ns, Action::Wake(task.clone()))
+    let set_ns = match set_now() {
+        0 => 0,
+        now_ns => task.sched().set_times.since(due_ns, now_ns),
+    };
+    arm(due_ns, set_ns, Action::Wake(task.clone()))
 }
 
 /// Fires `alarm` at `due_ns` (monotonic).
 pub fn alarm_at(due_ns: u64, alarm: Arc<dyn Alarm>) -> Timer {
-    arm(due_ns, Action::Alarm(alarm))
+    arm(due_ns, set_now(), Action::Alarm(alarm))
 }
 
 /// Fires `alarm` at `due_ns` (monotonic), which nobody can take back.
-pub(super) fn fire_at(due_ns: u64, alarm: Arc<dyn Alarm>) {
-    insert(due_ns, Action::Alarm(alarm));
+pub(crate) fn fire_at(due_ns: u64, alarm: Arc<dyn Alarm>) {
+    insert(due_ns, Entry { set_ns: 0, action: Action::Alarm(alarm) });
 }
 
 impl Drop for Timer {
@@ -144,6 +229,30 @@ pub fn next_deadline() -> u64 {
         return u64::MAX;
     }
     NEXT[arch::cpu_index()].load(Ordering::SeqCst)
+}
+
+/// Calls `f`, without locks, with the deadlines that programs wait for and that are of `interest`, by when they are due and when they
+/// were set. A CPU that has very many shows the earliest thousands of them. What changes meanwhile may be missed.
+pub fn standing(interest: impl Fn(u64, u64) -> Interest, mut f: impl FnMut(Standing)) {
+    for queue in QUEUES.iter().take(platform::cpus()) {
+        let mut after = (0, 0);
+        for _ in 0..ROUNDS_MAX {
+            let mut chunk = [const { None }; CHUNK];
+            let is_more = queue.lock().copy(&mut after, &mut chunk, &interest);
+            for (due_ns, set_ns, action) in chunk.into_iter().flatten() {
+                let waiter = match action {
+                    Action::Wake(task) => Some(Waiter { task: Some(task), kind: "wait" }),
+                    Action::Alarm(alarm) => alarm.waiter(),
+                };
+                if let Some(waiter) = waiter {
+                    f(Standing { due_ns, set_ns, waiter });
+                }
+            }
+            if !is_more {
+                break;
+            }
+        }
+    }
 }
 
 /// Fires what is due on this CPU.
@@ -189,6 +298,10 @@ mod tests {
         }
     }
 
+    fn entry(set_ns: u64) -> Entry {
+        Entry { set_ns, action: Action::Alarm(Arc::new(Nothing)) }
+    }
+
     fn fire(queue: &mut Queue, now_ns: u64) -> Vec<(u64, Arc<dyn Alarm>)> {
         let alarm = |((_, id), action)| match action {
             Action::Alarm(alarm) => Some((id, alarm)),
@@ -201,7 +314,7 @@ mod tests {
     fn an_alarm_that_is_dropped_while_it_fires_stays_away() {
         let mut queue = Queue::new();
         for id in 1..=3 {
-            queue.timers.insert((10 * id, id), Action::Alarm(Arc::new(Nothing)));
+            queue.timers.insert((10 * id, id), entry(0));
         }
         let mut firing = fire(&mut queue, 20).into_iter();
         let (first, alarm) = firing.next().unwrap();
@@ -214,5 +327,30 @@ mod tests {
         assert!(queue.disarm((10, 1), true).is_some());
         assert!(queue.disarm((30, 3), true).is_some());
         assert!(queue.timers.is_empty());
+    }
+
+    #[test]
+    fn deadlines_are_looked_at_in_pieces() {
+        let mut queue = Queue::new();
+        for id in 1..=1000 {
+            queue.timers.insert((10 * id, id), entry(id));
+        }
+        let interest = |due_ns: u64, set_ns: u64| match due_ns {
+            8000.. => Interest::NoMore,
+            _ if set_ns.is_multiple_of(7) => Interest::Yes,
+            _ => Interest::No,
+        };
+        let (mut found, mut after, mut looks) = (Vec::new(), (0, 0), 0);
+        loop {
+            let mut chunk = [const { None }; CHUNK];
+            let is_more = queue.copy(&mut after, &mut chunk, &interest);
+            found.extend(chunk.into_iter().flatten().map(|(due_ns, set_ns, _)| (due_ns, set_ns)));
+            looks += 1;
+            if !is_more {
+                break;
+            }
+        }
+        let expected: Vec<_> = (1..800).filter(|id| id % 7 == 0).map(|id| (10 * id, id)).collect();
+        assert!(found == expected && looks > 3, "{looks} {found:?}");
     }
 }

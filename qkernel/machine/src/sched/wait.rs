@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use bitflags::bitflags;
@@ -43,7 +44,27 @@ impl PollEvents {
 pub trait Wake: Send + Sync {
     /// `events` may have become true.
     fn wake(&self, events: PollEvents);
+    /// Adds the tasks that wait behind it for something to read, as an epoll set's do. Under the same rule.
+    fn add_readers(&self, _readers: &mut Readers) {}
 }
+
+/// Tasks that wait for something to read.
+pub struct Readers {
+    found: Vec<Reader>,
+    /// So many waiters are looked at yet.
+    left: usize,
+}
+
+/// One of them.
+pub struct Reader {
+    pub task: Runnable,
+    /// It waits in the queue itself, and not behind an object.
+    pub is_direct: bool,
+}
+
+/// Most waiters that are looked at, and most tasks that are found: a program chooses how many there are.
+const LOOKED_AT_MAX: usize = 64;
+const READERS_MAX: usize = 8;
 
 /// The receiver of a wake-up.
 #[derive(Clone)]
@@ -107,6 +128,31 @@ impl WaitQueue {
         for entry in self.entries.lock_beside().values() {
             if entry.events.intersects(events) {
                 entry.waker.wake(events);
+            }
+        }
+    }
+
+    /// The tasks that wait for something to read, or some of them.
+    pub fn readers(&self) -> Vec<Reader> {
+        let mut readers = Readers { found: Vec::with_capacity(READERS_MAX), left: LOOKED_AT_MAX };
+        self.add_readers(&mut readers, true);
+        readers.found
+    }
+
+    /// Adds them to those of other queues. `is_direct`: no object stands before the queue.
+    pub fn add_readers(&self, readers: &mut Readers, is_direct: bool) {
+        if self.is_empty() {
+            return;
+        }
+        for entry in self.entries.lock_beside().values() {
+            if readers.left == 0 || readers.found.len() == READERS_MAX {
+                return;
+            }
+            readers.left -= 1;
+            match &entry.waker {
+                _ if !entry.events.intersects(PollEvents::READABLE) => {}
+                Waker::Task(task) => readers.found.push(Reader { task: task.clone(), is_direct }),
+                Waker::Object(object) => object.add_readers(readers),
             }
         }
     }

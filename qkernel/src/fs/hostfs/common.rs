@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fs::hostfs::HostInode;
 use crate::fs::inode::{Attachment, S_IFIFO, S_IFSOCK};
+use crate::fs::locks::HostLocks;
 use crate::fs::notify;
 use crate::fs::opens::Opens;
 use machine::mm::window::HostFileMap;
@@ -43,6 +44,8 @@ pub(super) struct Common {
     maps: SpinLock<Vec<ViewMap>>,
     /// Its descriptions. While one is open for writing the file can't be executed.
     pub opens: Opens,
+    /// Of a volume's file: what is locked of it on the host.
+    pub locks: HostLocks,
     pub attachment: Attachment,
 }
 
@@ -57,6 +60,7 @@ impl Common {
             io: Mutex::new(Rank::Inode, ()),
             maps: SpinLock::new(Rank::Leaf, Vec::new()),
             opens: Opens::default(),
+            locks: HostLocks::default(),
             attachment: Attachment::new(Rank::Leaf, None),
         })
     }

@@ -5,12 +5,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use crate::fs::file::{At, File, FileOps, Way, Whence};
+use crate::fs::file::{At, File, FileOps, OpenFlags, Way, Whence};
 use crate::fs::file::{append_position, seek_in_file};
 use crate::fs::hostfs::attr::read_sized;
-use crate::fs::hostfs::{HostInode, attr};
+use crate::fs::hostfs::{HostInode, attr, with_room};
 use crate::fs::inode::Stat;
-use crate::fs::inode::{AttrChange, S_IFREG};
+use crate::fs::inode::{AttrChange, Inode, S_IFREG};
 use machine::errno::{Errno, Result};
 use machine::file;
 use machine::host;
@@ -34,7 +34,9 @@ pub struct HostFile {
 
 impl Drop for HostFile {
     fn drop(&mut self) {
-        self.inode.common().opens.remove(self.writes);
+        let common = self.inode.common();
+        common.opens.remove(self.writes);
+        common.locks.closed(self.inode.lock_key(), &common.opens);
     }
 }
 
@@ -102,6 +104,16 @@ impl HostInode {
     /// The file was cut (or grown) to `size` bytes.
     pub(super) fn maps_truncated(&self, size: u64) {
         self.maps().iter().for_each(|map| map.truncated(size));
+    }
+
+    /// Opens the file, which is open as `file`, or the directory once more.
+    pub(super) fn open_again(&self, file: &File, writes: bool) -> Result<Handle> {
+        if let Some(opened) = file.as_ops::<HostFile>() {
+            // By the very file that is open: its name may be another's by now, or nobody's.
+            let flags = if writes { OpenFlags::RDWR } else { OpenFlags::empty() };
+            return with_room(|| host::open(opened.handle(), b"", flags.bits(), 0));
+        }
+        self.with_own_handle(|node| with_room(|| host::open(node, b"", OpenFlags::DIRECTORY.bits(), 0)))
     }
 
     fn map(&self, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {

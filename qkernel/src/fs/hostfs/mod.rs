@@ -22,7 +22,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
 use hashbrown::HashMap;
 
-use crate::fs::file::{FileOps, OpenFlags};
+use crate::fs::file::{File, FileOps, OpenFlags};
 use crate::fs::hostfs::attr::Attr;
 use crate::fs::hostfs::common::{Common, FileId, outlives_handles};
 use crate::fs::hostfs::kept::Kept;
@@ -34,6 +34,7 @@ use crate::fs::inode::{
     Attachment, AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR,
     S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
 };
+use crate::fs::locks::HostView;
 use crate::fs::opens::Opens;
 use crate::fs::{dentry, special};
 pub use attr::to_stat;
@@ -54,6 +55,7 @@ pub struct HostFs {
     /// Others may change files under it.
     shared: bool,
     is_volume: bool,
+    is_read_only: bool,
     /// Of an overlay: where the nodes lie that the sandbox has not changed.
     lower: Option<LowerSide>,
     nodes: SpinLock<HashMap<(u64, u64), Weak<HostInode>>>,
@@ -100,19 +102,22 @@ pub struct HostInode {
 pub struct MountKind {
     /// Others may change files under it.
     pub shared: bool,
-    /// The host watches them for programs that do.
+    /// The host watches them for programs that do, and locks them.
     pub is_volume: bool,
+    /// Nothing is changed by it, whatever the kernel's own mount says later.
+    pub is_read_only: bool,
 }
 
 /// The root of a mount of the node behind `handle`. `lower`: the lower directory, if it is an overlay.
 pub fn root(handle: Handle, kind: MountKind, lower: Option<Handle>) -> Result<Arc<HostInode>> {
-    let MountKind { shared, is_volume } = kind;
+    let MountKind { shared, is_volume, is_read_only } = kind;
     let stat = host::stat_handle(&handle)?;
     let lower = lower.filter(|_| !shared);
     let side = lower.as_ref().map(|lower| HostInode::lower_side(&stat, lower)).transpose()?;
     let fs = Arc::new(HostFs {
         shared,
         is_volume,
+        is_read_only,
         lower: side,
         nodes: SpinLock::new(Rank::Leaf, HashMap::new()),
         habit: Habit::default(),
@@ -586,6 +591,13 @@ impl Inode for HostInode {
             // A directory's is not kept: it would keep the host from telling of the directory's end.
             None => self.open_path().map(Arc::new),
         })
+    }
+    fn host_locks(&self) -> Option<HostView<'_>> {
+        let is_locked = self.fs.is_volume && matches!(self.kind, S_IFREG | S_IFDIR);
+        is_locked.then(|| HostView { locks: &self.common().locks, may_exclude: !self.fs.is_read_only })
+    }
+    fn open_to_lock(&self, file: &File, writes: bool) -> Result<Handle> {
+        self.open_again(file, writes)
     }
     fn spare_handle(&self) {
         self.close_own();

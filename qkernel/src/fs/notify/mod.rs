@@ -232,6 +232,13 @@ pub fn is_any() -> bool {
     WANTED.load(Ordering::Relaxed) != 0
 }
 
+/// How many watches there are, those included whose end the host has not told yet.
+#[cfg(feature = "harness")]
+pub fn count() -> usize {
+    let registry = REGISTRY.lock();
+    registry.watches + registry.ending.len()
+}
+
 /// A number that the two events of a rename have in common.
 pub fn next_cookie() -> u32 {
     NEXT_COOKIE.fetch_add(1, Ordering::Relaxed)

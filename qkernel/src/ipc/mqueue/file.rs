@@ -33,6 +33,10 @@ impl FileOps for QueueFile {
         true
     }
 
+    fn takes_splices(&self) -> bool {
+        false
+    }
+
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         let text = {
             let state = self.queue.state.lock();

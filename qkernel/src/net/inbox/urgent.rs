@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::net::MsgFlags;
-use crate::net::ancillary::Rights;
 use crate::net::inbox::{Envelope, Inbox, Queue, ReceiveHow, Received, Record};
+use crate::net::passing::Rights;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
@@ -76,7 +76,7 @@ impl Inbox {
         if !how.peek {
             let record = &mut queue.records[at];
             record.mark = Mark::Taken;
-            rights = core::mem::take(&mut record.envelope.rights);
+            rights = record.envelope.rights.leave();
             queue.taken += 1;
             // Of several marks in front the last one counts.
             while queue.is_passed(1, false) && queue.records[0].mark == Mark::Taken {
@@ -111,7 +111,7 @@ impl Queue {
     pub(super) fn pass_marks(&mut self, urgent_inline: bool) -> Vec<Record> {
         let mut passed = Vec::new();
         while self.is_passed(0, urgent_inline)
-            && let Some(record) = self.records.pop_front()
+            && let Some(record) = self.pop()
         {
             self.data.discard(record.len);
             self.taken -= usize::from(record.mark == Mark::Taken);

@@ -5,6 +5,7 @@
 
 mod filtered;
 mod ioctl;
+mod local_ports;
 mod zero_copy;
 
 use alloc::borrow::Cow;
@@ -12,7 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use crate::creds::CAP_NET_BIND_SERVICE;
 use crate::fs::caller::CallerCtx;
@@ -21,10 +22,12 @@ use crate::fs::readiness::{Direction, Moment, Readiness};
 use crate::net::ancillary::PeerCreds;
 use crate::net::filter::Filter;
 use crate::net::inbox::{ReceiveHow, Received};
+use crate::net::inet::local_ports::Unbound;
 use crate::net::inet::zero_copy::ZeroCopy;
 use crate::net::options::Options;
 use crate::net::route;
 use crate::net::settings;
+use crate::net::talks::{self, Talk};
 use crate::net::visits::{self, Visit};
 use crate::net::{
     AF_INET, AF_UNSPEC, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_STREAM, SOL_SOCKET,
@@ -36,7 +39,7 @@ use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::socket as hs;
-use machine::sync::{Mutex, Rank, SpinLock};
+use machine::sync::{Mutex, Once, Rank, SpinLock};
 
 /// Numbers of the ABI.
 pub const IPPROTO_IP: u32 = 0;
@@ -85,6 +88,10 @@ pub struct InetSocket {
     accepted_from: SpinLock<Option<Vec<u8>>>,
     /// It was accepted from somebody who does not restart the idle time.
     _visit: Option<Visit>,
+    /// What goes on over the connection, if that is watched.
+    talk: Once<Arc<Talk>>,
+    /// The port that it listens at, for those whom it accepts.
+    port: AtomicU16,
 }
 
 /// The protocol that a socket of this type speaks; errors as Linux gives them.
@@ -115,6 +122,15 @@ pub fn protocol_name(family: u16, protocol: u32) -> &'static [u8] {
 }
 
 impl InetSocket {
+    fn unbound(&self) -> Unbound<'_> {
+        Unbound {
+            handle: &self.handle,
+            family: self.family,
+            is_ipv4: self.family == AF_INET,
+            has_ports: matches!(self.protocol, IPPROTO_TCP | IPPROTO_UDP),
+        }
+    }
+
     /// An unconnected socket.
     pub fn new(family: u16, kind: u32, protocol: u32) -> Result<Arc<Self>> {
         let protocol = protocol_of(family, kind, protocol)?;
@@ -127,7 +143,9 @@ impl InetSocket {
 
     /// A socket of another family, which the host has connected.
     pub fn connected(handle: Handle, readiness: Arc<Readiness>, family: u16, kind: u32) -> Self {
-        Self::with(handle, readiness, family, kind, 0, None)
+        let socket = Self::with(handle, readiness, family, kind, 0, None);
+        socket.begins_to_connect(&[]);
+        socket
     }
 
     fn with(
@@ -153,6 +171,39 @@ impl InetSocket {
             late_error: AtomicU32::new(0),
             accepted_from: SpinLock::new(Rank::Leaf, None),
             _visit: visit,
+            talk: Once::new(),
+            port: AtomicU16::new(0),
+        }
+    }
+
+    /// The connection begins to be made: what goes on over it is watched.
+    fn begins_to_connect(&self, address: &[u8]) {
+        if self.is_stream()
+            && self.talk.get().is_none()
+            && let Some(talk) = Talk::made(&self.readiness, address)
+        {
+            self.talk.call_once(|| talk);
+        }
+    }
+
+    /// Bytes have come, a datagram's from this address.
+    fn came(&self, from: &[u8]) {
+        let talk = self.talk.get();
+        if let Some(talk) = talk {
+            talk.received();
+        }
+        if talks::has_woken(self.readiness.token()) {
+            let (port, peer) = talk.map_or((0, from), |talk| (talk.port, &talk.peer));
+            talks::was_woken_for(port, peer);
+        }
+    }
+
+    /// The local port, for who asks what the sandbox waits for.
+    fn note_port(&self) {
+        if let Ok(name) = hs::name(&self.handle, false)
+            && let Some(port) = name.get(2..).and_then(<[u8]>::first_chunk)
+        {
+            self.port.store(u16::from_be_bytes(*port), Ordering::Relaxed);
         }
     }
 
@@ -226,6 +277,7 @@ impl InetSocket {
             match hs::send(&self.handle, buf, whole, flags, address, &message.control) {
                 Ok((sent, offered)) => {
                     done += sent;
+                    self.talk.get().inspect(|talk| talk.sent());
                     let full = !whole && sent < offered;
                     self.readiness.done(before, Direction::Send, full);
                     if full || whole || buf.is_empty() {
@@ -249,6 +301,7 @@ impl InetSocket {
                 Ok(0) => break,
                 Ok(sent) => {
                     done += sent;
+                    self.talk.get().inspect(|talk| talk.sent());
                     self.readiness.done(before, Direction::Send, false);
                 }
                 Err(error) => {
@@ -307,6 +360,9 @@ impl InetSocket {
             if !stream {
                 visits::received(&with.address);
             }
+            if got > 0 && !how.peek {
+                self.came(&with.address);
+            }
             received.bytes += got;
             received.full += with.full;
             received.flags |= MsgFlags::from_bits_truncate(with.flags);
@@ -342,7 +398,7 @@ const HOST_SEND: MsgFlags = MsgFlags::OOB
 
 /// `EACCES` for a privileged port if the caller may not bind it.
 fn check_port(cx: &CallerCtx<'_>, address: &[u8]) -> Result<()> {
-    let port = address.get(2..).and_then(<[u8]>::first_chunk).map_or(0, |port| u16::from_be_bytes(*port));
+    let port = local_ports::port_of(address);
     if port == 0 || port >= settings::free_ports() || cx.caller.creds().has(CAP_NET_BIND_SERVICE) {
         return Ok(());
     }
@@ -364,14 +420,16 @@ impl Socket for InetSocket {
 
     fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
         check_port(cx, addr)?;
-        hs::bind(&self.handle, addr)
+        self.unbound().bind_to(addr)
     }
 
     fn listen(&self, _cx: &CallerCtx<'_>, backlog: usize) -> Result<()> {
         // Who comes shows when a connection is accepted.
         self.readiness.count(!visits::are_told_apart());
+        self.unbound().bind()?;
         hs::listen(&self.handle, backlog).inspect_err(|_| self.readiness.count(self.is_stream()))?;
         self.listening.store(true, Ordering::Relaxed);
+        self.note_port();
         self.readiness.touched();
         Ok(())
     }
@@ -387,6 +445,13 @@ impl Socket for InetSocket {
         let visit = visits::accepted(&address);
         readiness.count(visit.is_none());
         let socket = Self::with(handle, readiness, self.family, self.kind, self.protocol, visit);
+        let port = self.port.load(Ordering::Relaxed);
+        if let Some(talk) = Talk::accepted(&socket.readiness, port, &address) {
+            socket.talk.call_once(|| talk);
+        }
+        if talks::has_woken(self.readiness.token()) {
+            talks::was_woken_for(port, &address);
+        }
         *socket.accepted_from.lock() = Some(address);
         Ok(Arc::new(socket))
     }
@@ -411,11 +476,17 @@ impl Socket for InetSocket {
         if wait && !self.may(Direction::Send) {
             return Err(Errno::EAGAIN);
         }
+        if address.first_chunk() != Some(&unspec) {
+            let none_left =
+                |error: Errno| if error == Errno::EADDRINUSE { Errno::EADDRNOTAVAIL } else { error };
+            self.unbound().bind().map_err(none_left)?;
+        }
         // The cached readiness is that of the unconnected socket; an event while the call runs is kept in the
         // generation.
         let before = self.readiness.moment();
         match hs::connect(&self.handle, address) {
             Err(Errno::EINPROGRESS | Errno::EALREADY) if wait => {
+                self.begins_to_connect(address);
                 self.readiness.would_wait(before, Direction::Send);
                 Err(Errno::EAGAIN)
             }
@@ -423,6 +494,9 @@ impl Socket for InetSocket {
                 self.listens_no_more();
                 *self.accepted_from.lock() = None;
                 self.readiness.touched();
+                if matches!(result, Ok(()) | Err(Errno::EINPROGRESS)) && to.is_some() {
+                    self.begins_to_connect(address);
+                }
                 result
             }
         }
@@ -445,6 +519,9 @@ impl Socket for InetSocket {
         }
         if message.wait && !self.may(Direction::Send) {
             return Err(Errno::EAGAIN);
+        }
+        if message.to.is_some() && !self.is_stream() {
+            self.unbound().bind()?;
         }
         let flags = message.flags & HOST_SEND;
         match self.send_all(buf, message, flags.bits()) {

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::net::AF_INET;
+use crate::net::families::AF_INET;
 use machine::errno::{Errno, Result};
 
 const SOL_IP: u32 = 0;

@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use crate::creds::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN};
 use crate::fs::caller::PidOf;
 use crate::limits::RLIMIT_NOFILE;
-use crate::net::ancillary::{FILES_MAX, Rights, SenderCreds, Ucred};
+use crate::net::ancillary::{FILES_MAX, SenderCreds, Ucred};
 use crate::net::inet::{IPPROTO_IP, IPPROTO_IPV6, IPV6_2292PKTINFO, IPV6_PKTINFO};
 use crate::net::options::{SO_MARK, may_steer};
+use crate::net::passing::Rights;
 use crate::net::settings;
 use crate::net::{AF_INET, AF_INET6, AF_UNIX, Destination, Outgoing, SOL_SOCKET};
 use crate::syscall::message::{CMSG_BYTES, CmsgHdr, MsgHdr, SCM_CREDENTIALS, SCM_RIGHTS};
@@ -55,7 +56,8 @@ pub(super) fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: 
         }
     }
     if !files.is_empty() {
-        message.rights = Some(Rights::new(files, cx.task.creds.get().uid, cx.limit(RLIMIT_NOFILE))?);
+        let (passing, uid) = (&cx.container().passing, cx.task.creds.get().uid);
+        message.rights = Some(Rights::new(files, passing, uid, cx.limit(RLIMIT_NOFILE))?);
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use crate::task::signal::state::Restart;
 use machine::errno::Errno;
 use machine::mm::{UserAddr, account};
 use machine::sched::wait::PollEvents;
+use machine::sched::work;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `struct pollfd`.
@@ -42,6 +43,7 @@ fn poll_files(cx: &Ctx<'_>, fds: UserAddr, count: u32, deadline_ns: Option<u64>)
     for (at, entry) in list.iter().enumerate() {
         // Only this field: others may change the rest meanwhile. The array was read, so its addresses do not overflow.
         cx.user().write(fds.offset(at as u64 * 8 + 6), &entry.revents)?;
+        work::count(1);
     }
     Ok(ready as u64)
 }

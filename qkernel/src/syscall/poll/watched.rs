@@ -9,6 +9,7 @@ use machine::errno::{Errno, Result};
 use machine::sched;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::Waker;
+use machine::sched::work;
 
 /// One file to wait for.
 pub(super) struct Watched {
@@ -47,6 +48,7 @@ impl Watch for (usize, Watched) {
 fn scan<W: Watch>(watched: &mut [W]) -> usize {
     watched.iter_mut().map(Watch::watched).fold(0, |count, one| {
         one.look(None);
+        work::count(1);
         count + usize::from(!one.found.is_empty())
     })
 }
@@ -65,14 +67,20 @@ pub(super) fn wait_for<W: Watch>(watched: &mut [W], deadline_ns: Option<u64>) ->
         let is_interrupted = count == 0 && crate::task::core::current().has_pending();
         return if is_interrupted { Err(Errno::RESTART) } else { Ok(count) };
     }
-    let mut table = PollTable::new(Waker::Task(crate::task::core::current()), PollEvents::all());
+    let task = crate::task::core::current();
+    let mut table = PollTable::new(Waker::Task(task.clone()), PollEvents::all());
     for one in watched.iter_mut().map(Watch::watched) {
         table.set_events(one.events);
         one.look(Some(&mut table));
+        work::count(2);
     }
     if table.is_short() {
         return Err(Errno::ENOMEM);
     }
+    let files = watched.iter_mut().filter_map(|one| one.watched().file.as_ref());
+    let (count, outside) =
+        files.fold((0, false), |(count, outside), file| (count + 1, outside || file.ops.is_from_outside()));
     let ready = || Some(scan(watched)).filter(|count| *count > 0);
-    Ok(sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, ready)?.unwrap_or(0))
+    let wait = || sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, ready);
+    Ok(task.thread.sched.waiting.on(count, outside, wait)?.unwrap_or(0))
 }

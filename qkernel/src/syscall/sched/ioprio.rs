@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use crate::creds::CAP_SYS_NICE;
+use crate::creds::{CAP_SYS_ADMIN, CAP_SYS_NICE};
 use crate::syscall::context::SyscallResult;
 use crate::syscall::sched::priority::chosen;
 use crate::syscall::sched::{Subject, check_owner};
@@ -20,11 +20,14 @@ fn chosen_for_io(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Subject>> {
 pub(in crate::syscall) fn ioprio_set(cx: &Ctx<'_>, which: u32, who: u32, priority: u32) -> SyscallResult {
     const CLASS_REAL_TIME: u32 = 1;
     const CLASS_IDLE: u32 = 3;
-    let class = priority >> 13;
-    if class > CLASS_IDLE {
+    // What stands above class, hint and level is not looked at.
+    let priority = priority & 0xffff;
+    let (class, level) = (priority >> 13, priority & 7);
+    if class > CLASS_IDLE || class == 0 && level != 0 {
         return Err(Errno::EINVAL);
     }
-    if class == CLASS_REAL_TIME && !cx.task.creds.get().has(CAP_SYS_NICE) {
+    let creds = cx.task.creds.get();
+    if class == CLASS_REAL_TIME && !creds.has(CAP_SYS_NICE) && !creds.has(CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
     for task in chosen_for_io(cx, which, who)? {

@@ -51,7 +51,7 @@ pub(in crate::syscall) fn setpriority(cx: &Ctx<'_>, which: u32, who: u32, nice: 
     let tasks = chosen(cx, which, who)?;
     for task in tasks {
         check_owner(cx, &task)?;
-        set_nice(cx, &task, nice, Errno::EACCES)?;
+        set_nice(cx, &task, nice)?;
     }
     Ok(0)
 }

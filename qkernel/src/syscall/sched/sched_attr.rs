@@ -3,11 +3,11 @@
 use bitflags::bitflags;
 use core::sync::atomic::Ordering;
 
+use crate::config::TIME_SLICE_NS;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::extensible::read_extensible;
 use crate::syscall::sched::{
-    NICE_MAX, NICE_MIN, SCHED_RESET_ON_FORK, check_owner, check_policy, is_real_time, set_nice, set_policy,
-    target,
+    Deadline, NICE_MAX, NICE_MIN, SCHED_RESET_ON_FORK, Wanted, is_real_time, set_policy, target,
 };
 use crate::task::context::Ctx;
 
@@ -71,35 +71,32 @@ pub(in crate::syscall) fn sched_setattr(cx: &Ctx<'_>, tid: i32, attr: UserAddr, 
         return Err(Errno::EINVAL);
     }
     let attr = read_attr(cx, attr)?;
-    if attr.policy.cast_signed() < 0 {
+    let clamps = attr.flags & (AttrFlags::UTIL_CLAMP_MIN | AttrFlags::UTIL_CLAMP_MAX).bits() != 0;
+    if attr.policy.cast_signed() < 0 || clamps && attr.size < ATTR_BYTES {
         return Err(Errno::EINVAL);
     }
     let task = target(cx, tid)?;
-    let held = task.policy.policy.load(Ordering::Relaxed);
     let flags = AttrFlags::from_bits(attr.flags).ok_or(Errno::EINVAL)?;
-    let reset = if flags.contains(AttrFlags::RESET_ON_FORK) { SCHED_RESET_ON_FORK } else { 0 };
-    let policy = if flags.contains(AttrFlags::KEEP_POLICY) { held } else { attr.policy | reset };
-    let plain = policy & !SCHED_RESET_ON_FORK;
-    let keeps_params = flags.contains(AttrFlags::KEEP_PARAMS);
-    let nice = attr.nice.clamp(NICE_MIN, NICE_MAX);
-    let priority = if keeps_params { task.policy.rt_priority.load(Ordering::Relaxed) } else { attr.priority };
-    check_policy(plain, priority)?;
-    if flags.intersects(AttrFlags::UTIL_CLAMP_MIN | AttrFlags::UTIL_CLAMP_MAX) {
-        // As on a Linux that was built without it.
-        return Err(Errno::EOPNOTSUPP);
-    }
-    check_owner(cx, &task)?;
-    if keeps_params {
-        // As on Linux the policy is one of the parameters.
-        let kept = held & !SCHED_RESET_ON_FORK | policy & SCHED_RESET_ON_FORK;
-        task.policy.policy.store(kept, Ordering::Relaxed);
-        return Ok(0);
-    }
-    if !is_real_time(plain) {
-        set_nice(cx, &task, nice, Errno::EPERM)?;
-    }
-    set_policy(cx, &task, policy, priority)?;
-    Ok(0)
+    let has = |flag| flags.contains(flag);
+    let held = task.policy.policy.load(Ordering::Relaxed) & !SCHED_RESET_ON_FORK;
+    let keeps_params = has(AttrFlags::KEEP_PARAMS);
+    // Of a thread's parameters the policy that it has tells which ones there are to keep.
+    let (nice, priority) = match (keeps_params, is_real_time(held)) {
+        (true, true) => (attr.nice, task.policy.rt_priority.load(Ordering::Relaxed)),
+        (true, false) => (task.policy.nice.load(Ordering::Relaxed), attr.priority),
+        (false, _) => (attr.nice, attr.priority),
+    };
+    let is_given = !has(AttrFlags::KEEP_POLICY);
+    let wanted = Wanted {
+        policy: is_given.then_some(attr.policy),
+        resets: is_given.then_some(has(AttrFlags::RESET_ON_FORK)),
+        nice: Some(nice.clamp(NICE_MIN, NICE_MAX)),
+        priority,
+        deadline: Deadline { runtime: attr.runtime, deadline: attr.deadline, period: attr.period },
+        keeps_params,
+        clamps,
+    };
+    set_policy(cx, &task, &wanted).map(|()| 0)
 }
 
 /// `sched_getattr(2)`.
@@ -118,13 +115,15 @@ pub(in crate::syscall) fn sched_getattr(
     let written = size.min(ATTR_BYTES);
     let resets = policy & SCHED_RESET_ON_FORK != 0;
     let flags = if resets { AttrFlags::RESET_ON_FORK } else { AttrFlags::empty() };
+    let is_real_time = is_real_time(policy & !SCHED_RESET_ON_FORK);
+    let nice = task.policy.nice.load(Ordering::Relaxed);
     let answer = SchedAttr {
         size: written,
         policy: policy & !SCHED_RESET_ON_FORK,
         flags: flags.bits(),
-        nice: task.policy.nice.load(Ordering::Relaxed),
+        nice: if is_real_time { 0 } else { nice },
         priority: task.policy.rt_priority.load(Ordering::Relaxed),
-        runtime: 0,
+        runtime: if is_real_time { 0 } else { TIME_SLICE_NS },
         deadline: 0,
         period: 0,
         util_min: 0,

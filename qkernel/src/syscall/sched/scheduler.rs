@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering;
 use crate::config::TIME_SLICE_NS;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::sched::{
-    RT_PRIORITY_MAX, SCHED_BATCH, SCHED_FIFO, SCHED_IDLE, SCHED_OTHER, SCHED_RESET_ON_FORK, SCHED_RR,
-    set_policy, target,
+    Deadline, RT_PRIORITY_MAX, SCHED_BATCH, SCHED_DEADLINE, SCHED_FIFO, SCHED_IDLE, SCHED_OTHER,
+    SCHED_RESET_ON_FORK, SCHED_RR, Wanted, set_policy, target,
 };
 use crate::syscall::timespec::Timespec;
 use crate::task::context::Ctx;
@@ -33,8 +33,22 @@ pub(in crate::syscall) fn sched_setscheduler(
         return Err(Errno::EINVAL);
     }
     let priority = read_param(cx, tid, param)?;
-    set_policy(cx, &target(cx, tid)?, policy, priority)?;
-    Ok(0)
+    let resets = policy & SCHED_RESET_ON_FORK != 0;
+    set(cx, tid, Some((policy & !SCHED_RESET_ON_FORK, resets)), priority)
+}
+
+/// Sets the priority, and where it is given the policy and whether children have it.
+fn set(cx: &Ctx<'_>, tid: i32, policy: Option<(u32, bool)>, priority: u32) -> SyscallResult {
+    let wanted = Wanted {
+        policy: policy.map(|(policy, _)| policy),
+        resets: policy.map(|(_, resets)| resets),
+        nice: None,
+        priority,
+        deadline: Deadline::default(),
+        keeps_params: false,
+        clamps: false,
+    };
+    set_policy(cx, &target(cx, tid)?, &wanted).map(|()| 0)
 }
 
 /// `sched_getscheduler(2)`.
@@ -45,10 +59,7 @@ pub(in crate::syscall) fn sched_getscheduler(cx: &Ctx<'_>, tid: i32) -> SyscallR
 /// `sched_setparam(2)`.
 pub(in crate::syscall) fn sched_setparam(cx: &Ctx<'_>, tid: i32, param: UserAddr) -> SyscallResult {
     let priority = read_param(cx, tid, param)?;
-    let task = target(cx, tid)?;
-    let policy = task.policy.policy.load(Ordering::Relaxed);
-    set_policy(cx, &task, policy, priority)?;
-    Ok(0)
+    set(cx, tid, None, priority)
 }
 
 /// `sched_getparam(2)`.
@@ -65,7 +76,7 @@ pub(in crate::syscall) fn sched_getparam(cx: &Ctx<'_>, tid: i32, param: UserAddr
 pub(in crate::syscall) fn sched_get_priority_max(_cx: &Ctx<'_>, policy: u32) -> SyscallResult {
     match policy {
         SCHED_FIFO | SCHED_RR => Ok(u64::from(RT_PRIORITY_MAX)),
-        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE => Ok(0),
+        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE | SCHED_DEADLINE => Ok(0),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -74,7 +85,7 @@ pub(in crate::syscall) fn sched_get_priority_max(_cx: &Ctx<'_>, policy: u32) -> 
 pub(in crate::syscall) fn sched_get_priority_min(_cx: &Ctx<'_>, policy: u32) -> SyscallResult {
     match policy {
         SCHED_FIFO | SCHED_RR => Ok(1),
-        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE => Ok(0),
+        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE | SCHED_DEADLINE => Ok(0),
         _ => Err(Errno::EINVAL),
     }
 }

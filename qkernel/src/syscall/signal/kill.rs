@@ -9,6 +9,7 @@ use crate::task::process::Process;
 
 use alloc::sync::Arc;
 use machine::errno::Errno;
+use machine::sched::work;
 
 fn from_me(cx: &Ctx<'_>) -> Source {
     Source::User { pid: cx.process().pid, uid: cx.task.creds.get().uid }
@@ -18,6 +19,7 @@ fn from_me(cx: &Ctx<'_>) -> Source {
 fn signal_many(cx: &Ctx<'_>, targets: &[Arc<Process>], number: u32, source: Source) -> SyscallResult {
     let mut result = Err(Errno::ESRCH);
     for target in targets {
+        work::count(8);
         match signal_process(cx, target, number, source) {
             Ok(()) => result = Ok(0),
             Err(error) if result.is_err() => result = Err(error),

@@ -57,7 +57,7 @@ pub(super) fn splice(
         (Some(a), Some(b)) if Arc::ptr_eq(a, b) => return Err(Errno::EINVAL),
         (Some(a), Some(b)) => move_data(&input, &output, nonblock, || between_pipes(a, b, len))?,
         (Some(pipe), None) => {
-            if output.flags().contains(OpenFlags::APPEND) {
+            if output.flags().contains(OpenFlags::APPEND) || !output.ops.takes_splices() {
                 return Err(Errno::EINVAL);
             }
             move_data(&input, &output, nonblock, || out_of_pipe(pipe, &output, at(to), len))?

@@ -10,7 +10,7 @@ use vmm::boot::BootSpec;
 use vmm::companions::Companions;
 use vmm::descriptor_passing;
 use vmm::directory::replace_file;
-use vmm::hibernate::{SwapPlan, Wishes};
+use vmm::hibernate::{AWAKE_AT_MOST, Outbound, SwapPlan, Wishes};
 use vmm::process;
 
 use super::error::ContainerError;
@@ -150,6 +150,9 @@ fn sandbox_plan(
         boot: BootSpec {
             idle_timeout: wishes.idle_timeout,
             idle_ignores: wishes.ignored(),
+            timers: wishes.timers.unwrap_or_default(),
+            awake_at_most: wishes.awake_at_most.unwrap_or(AWAKE_AT_MOST),
+            outbound_sleeps: wishes.outbound == Some(Outbound::Sleep),
             ..container.boot.clone()
         },
         swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })

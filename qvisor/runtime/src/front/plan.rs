@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use vmm::boot::{BootSpec, Creds, Rlimit};
-use vmm::hibernate::{SwapPlan, Wishes};
+use vmm::hibernate::{AWAKE_AT_MOST, Outbound, SwapPlan, Wishes};
 use vmm::mounts;
 use vmm::process::{self, Terminal};
 
@@ -46,6 +46,9 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         make_cwd,
         idle_timeout: wishes.idle_timeout,
         idle_ignores: wishes.ignored(),
+        timers: wishes.timers.unwrap_or_default(),
+        awake_at_most: wishes.awake_at_most.unwrap_or(AWAKE_AT_MOST),
+        outbound_sleeps: wishes.outbound == Some(Outbound::Sleep),
         args: options.command.into_iter().map(OsString::into_vec).collect(),
         env: environment(std::env::vars_os(), &options.env, options.env_all),
         cwd: mounts::bytes_of(&working_directory(options.cwd, &root)?),

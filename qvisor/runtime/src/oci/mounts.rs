@@ -111,11 +111,9 @@ fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
         let name = mount.source().as_ref().map_or(kind.into(), |source| source.display().to_string());
         let kind = match kind {
             _ if is_dev => "devtmpfs",
-            // Whatever the host has: the sandbox shows its own group, in version 2, and nothing there can be changed.
-            "cgroup" | "cgroup2" => {
-                flags |= MOUNT_READ_ONLY;
-                "cgroup2"
-            }
+            // Whatever the host has: the sandbox shows the container's own group, in version 2. Groups can be made below it unless the
+            // mount is read only.
+            "cgroup" => "cgroup2",
             kind => kind,
         };
         Source::Virtual { kind: kind.into(), name, options: settings.join(",") }

@@ -11,12 +11,12 @@ mod widening;
 #[cfg(test)]
 mod tests;
 
-use vmm::hibernate::{CodecError, ExecProbe, Wishes};
+use vmm::hibernate::{CodecError, ExecProbe, Outbound, Wishes};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
 use crate::platform::PlatformChoice;
-use crate::units::{parse_size, parse_time};
+use crate::units::{parse_size, parse_time, parse_timers};
 pub use node::{NodeConfig, NodeConfigError};
 pub use widening::Widening;
 
@@ -151,9 +151,18 @@ impl Asked {
                 let why = |error: String| SetError::Value(format!("no list of addresses: {error}"));
                 self.hibernation.idle_ignores = Some(value.parse().map_err(why)?);
             }
+            "awake-at-most" => self.hibernation.awake_at_most = Some(parse_time(value).map_err(amount)?),
+            "outbound" => {
+                let known = [("awake", Outbound::Awake), ("sleep", Outbound::Sleep)];
+                self.hibernation.outbound = Some(one_of(value, &known)?);
+            }
             "exec-probe" => {
                 let known = [("wake", ExecProbe::Wake), ("asleep-is-alive", ExecProbe::AsleepIsAlive)];
                 self.hibernation.exec_probe = Some(one_of(value, &known)?);
+            }
+            "timers" => {
+                let why = |error: String| SetError::Value(format!("no way to treat timers: {error}"));
+                self.hibernation.timers = Some(parse_timers(value).map_err(why)?);
             }
             "reap" => {
                 let why = || SetError::Value("neither on, off nor stream".into());

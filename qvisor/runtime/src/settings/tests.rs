@@ -29,8 +29,12 @@ fn strangers_may_ask_for_less() {
         ("reap", "stream"),
         ("idle-timeout", "1s"),
         ("idle-ignores", "10.0.0.1,fd00::/8"),
+        ("awake-at-most", "1h"),
+        ("outbound", "sleep"),
         ("exec-probe", "asleep-is-alive"),
         ("exec-probe", "wake"),
+        ("timers", "wake:1s"),
+        ("timers", "sleep"),
         ("swap-limit", "1M"),
     ] {
         assert!(settle(&[(name, value)], "").is_ok(), "{name}={value}");
@@ -53,7 +57,12 @@ fn strangers_ask_for_more_only_where_the_node_allows_it() {
         ("idle-timeout", "2m", "idle-timeout = '1m'"),
         ("idle-ignores", "", "idle-ignores = '10.0.0.1'"),
         ("idle-ignores", "10.0.0.2", "idle-ignores = '10.0.0.0/30'"),
+        ("awake-at-most", "2m", "awake-at-most = '1m'"),
+        ("outbound", "awake", "outbound = 'sleep'"),
         ("exec-probe", "wake", "exec-probe = 'asleep-is-alive'"),
+        ("timers", "wake", "timers = 'sleep'"),
+        ("timers", "wake:1m", "timers = 'coalesce:5m'"),
+        ("timers", "coalesce:59s", "timers = 'wake:1m'"),
     ] {
         let refused = settle(&[(name, value)], node);
         assert_eq!(refused, Err(Widening { name }), "{name}={value} with {node}");
@@ -94,6 +103,7 @@ fn a_configuration_that_is_wrong_is_refused_in_words() {
         ("idle-timeout = '5'", "idle-timeout is \"5\", which is no such amount"),
         ("idle-timeout = 5", "idle-timeout is no text"),
         ("swap-dir = 'here'", "no absolute path"),
+        ("timers = 'wake:100ms'", "at least 1s and at most 24h"),
         ("fly = 'high'", "no setting \"fly\""),
         ("allow = 'userns'", "allow is no list"),
         ("allow = ['reap']", "\"reap\", which is none of platform"),

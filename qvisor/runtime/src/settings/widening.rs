@@ -1,6 +1,6 @@
 //! What annotations may ask for.
 
-use vmm::hibernate::ExecProbe;
+use vmm::hibernate::{ExecProbe, Outbound};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
@@ -29,7 +29,10 @@ pub(super) const NAMES: &[&str] = &[
     "swap-limit",
     "idle-timeout",
     "idle-ignores",
+    "awake-at-most",
+    "outbound",
     "exec-probe",
+    "timers",
     "encrypt",
 ];
 
@@ -75,10 +78,16 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
             "idle-ignores",
             matches!((&asks.idle_ignores, &gives.idle_ignores), (Some(asks), Some(gives)) if !asks.covers(gives)),
         ),
+        ("awake-at-most", exceeds(asks.awake_at_most, gives.awake_at_most)),
+        ("outbound", asks.outbound == Some(Outbound::Awake) && gives.outbound == Some(Outbound::Sleep)),
         // What wakes it more often takes more of the node.
         (
             "exec-probe",
             asks.exec_probe == Some(ExecProbe::Wake) && gives.exec_probe == Some(ExecProbe::AsleepIsAlive),
+        ),
+        (
+            "timers",
+            matches!((asks.timers, gives.timers), (Some(asks), Some(gives)) if asks.wakes_more_than(gives)),
         ),
     ];
     match widened.iter().find(|(name, is_wider)| *is_wider && !node.allows(name)) {

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use vmm::hibernate::micros;
+use vmm::hibernate::{TimerWake, micros};
 use vmm::process;
 
 use super::containers::ContainerId;
@@ -28,6 +28,9 @@ pub(super) struct Transition<'a> {
     /// The kind of request, when the cause is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<&'static str>,
+    /// The timer that is the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timer: Option<&'a TimerWake>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub figures: Option<&'a Figures>,
     /// Why a hibernation failed; then `from` and `to` are the same.
@@ -47,6 +50,7 @@ impl Transition<'_> {
             to,
             cause: cause.map(Cause::name),
             request,
+            timer: None,
             figures: None,
             error: None,
         }
@@ -61,8 +65,17 @@ struct OomKill {
     r#type: &'static str,
 }
 
+/// A line of another kind: what keeps the sandbox awake, or whom it was woken for.
+#[derive(Debug, Serialize)]
+struct Reason<'a, T> {
+    time_us: u64,
+    r#type: &'static str,
+    #[serde(flatten)]
+    what: &'a T,
+}
+
 /// Microseconds since 1970.
-fn now_us() -> u64 {
+pub(super) fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }
 
@@ -98,6 +111,12 @@ impl Readers {
 
     pub(super) fn tell(&mut self, transition: &Transition<'_>) {
         self.0.retain(|reader| reader.oom_only || control::send_now(&reader.stream, transition));
+    }
+
+    /// Tells what keeps the sandbox awake (`kept-awake`), or whom it was woken for (`woken-for`).
+    pub(super) fn tell_why<T: Serialize>(&mut self, r#type: &'static str, what: &T) {
+        let line = Reason { time_us: now_us(), r#type, what };
+        self.0.retain(|reader| reader.oom_only || control::send_now(&reader.stream, &line));
     }
 
     /// A process of a container was killed, since there was no memory.

@@ -28,10 +28,10 @@ use std::time::Instant;
 use abi::hostcall::{
     REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
     REPORT_OOM_KILL, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
-    REPORT_WAKE_EVENT, WAKE_EVENT_CONTAINER, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM,
+    REPORT_WAKE_EVENT, WAKE_EVENT_CONTAINER, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM, WAKE_EVENT_TIMER,
 };
 use vmm::exec_relay::ExecRelay;
-use vmm::hibernate::{ExecProbe, Hibernation};
+use vmm::hibernate::{ExecProbe, Hibernation, TimerWake};
 use vmm::hostcall::events::EventQueue;
 use vmm::leash::Leash;
 use vmm::lock::{Guard, Mutex, Rank};
@@ -43,7 +43,7 @@ use crate::stderr_log;
 use containers::ContainerId;
 use journal::Transition;
 use progress::{News, Progress};
-use stage::{Cause, Stage};
+use stage::{Cause, Stage, TIMER};
 use state_machine::Input;
 
 /// See the module.
@@ -174,6 +174,7 @@ impl Supervisor {
                     WAKE_EVENT_STREAM => "stdin",
                     WAKE_EVENT_EXEC => "exec",
                     WAKE_EVENT_CONTAINER => "container",
+                    WAKE_EVENT_TIMER => TIMER,
                     _ => "socket",
                 };
                 self.step(progress, Input::WakeEvent { what, now }, news);
@@ -214,10 +215,14 @@ impl Supervisor {
         match news {
             ContainerNews::Processes(list) => progress.processes = Some((of, list)),
             ContainerNews::Failed { why, status } => self.could_not_run(progress, of, why, status),
+            ContainerNews::KeptAwake(text) => progress.tell_what_keeps_awake(&text),
+            ContainerNews::WokenFor(text) => progress.tell_whom_it_woke_for(&text),
             // Whoever resumed it has its answer.
             ContainerNews::WentOn(_) => {}
             ContainerNews::Usage { request, text } => progress.usage = Some((request, text)),
             ContainerNews::Rested(request) => self.rested(progress, of, request),
+            // The wake itself comes next.
+            ContainerNews::Timer(text) => progress.timer = Some(TimerWake::read(&text)),
             ContainerNews::Ended(status) => self.container_ended(progress, of, status),
         }
         self.settle(progress);

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vmm::hibernate::stats::Cycles;
-use vmm::hibernate::{Hibernated, Packed, Woken, micros};
+use vmm::hibernate::{Hibernated, Packed, TimerWake, Woken, micros};
 use vmm::leash::Leash;
 
 use super::containers::{ContainerId, Containers, Rest};
-use super::journal::{Readers, Transition};
-use super::stage::Stage;
-use super::state_machine::{Machine, Place, Rise};
+use super::journal::{Readers, Transition, now_us};
+use super::stage::{Cause, Stage, TIMER};
+use super::state_machine::{Machine, Rise};
 use super::waiters::Waiter;
 use crate::control::Figures;
+use crate::reasons::{KeptAwake, Reasons, Who, WokenBy};
 use crate::status::{SandboxState, Status};
 
 /// The figures of the home of pages that belong to a report, read before the lock is taken.
@@ -33,6 +34,11 @@ impl News {
         why.unwrap_or_else(|| "it was woken meanwhile".into())
     }
 
+    /// Nothing went wrong: the hibernation was taken back.
+    pub(super) fn is_without_failure(&self) -> bool {
+        !matches!(self.last, Some(Err(_)))
+    }
+
     pub(super) fn woken(&self) -> Woken {
         self.woken.clone().unwrap_or_default()
     }
@@ -46,6 +52,8 @@ pub(super) struct Progress {
     /// Figures of the last wake.
     pub woken: Woken,
     pub cycles: Cycles,
+    /// The timer that wakes it, before the wake is told.
+    pub timer: Option<TimerWake>,
     /// Why the last hibernation failed, if it did.
     pub failure: Option<String>,
     /// The front end may go.
@@ -64,6 +72,10 @@ pub(super) struct Progress {
     /// What a container uses, for those who wait for the answer to the request with this number.
     pub usage: Option<(u64, String)>,
     pub usage_asked: u64,
+    /// What keeps it awake, and what woke it last.
+    pub reasons: Reasons,
+    /// Whom the wake is for that is under way.
+    pub visitor: Option<Who>,
     pub waiters: Vec<Waiter>,
     pub readers: Readers,
 }
@@ -75,6 +87,7 @@ impl Progress {
             machine: Machine::default(),
             woken: Woken::default(),
             cycles: Cycles::default(),
+            timer: None,
             failure: None,
             released: false,
             ending: false,
@@ -85,6 +98,8 @@ impl Progress {
             processes: None,
             usage: None,
             usage_asked: 0,
+            reasons: Reasons::default(),
+            visitor: None,
             waiters: Vec::new(),
             readers: Readers::default(),
         }
@@ -109,8 +124,7 @@ impl Progress {
             Stage::Creating => Status::Creating,
             Stage::Ended => Status::Stopped,
             _ if container.rest != Rest::No => Status::Paused,
-            _ if self.machine.is_held() && self.machine.is_down() => Status::Paused,
-            _ if self.machine.place() == Place::Paused && self.machine.fall().is_none() => Status::Paused,
+            _ if self.machine.is_at_rest_by_order() => Status::Paused,
             Stage::Created => Status::Created,
             Stage::Starting | Stage::Running => Status::Running,
         }
@@ -129,6 +143,9 @@ impl Progress {
     /// Its memory is in its home.
     pub(super) fn tell_of_sleep(&mut self, from: SandboxState, since: Option<Instant>, done: Hibernated) {
         self.failure = None;
+        // What it was kept awake for until it was given up is still of interest.
+        self.reasons.kept_awake.take_if(|kept| !kept.given_up);
+        self.visitor = None;
         self.cycles.hibernations += 1;
         let total_us = since.map_or(done.total_us, |since| micros(since.elapsed()));
         let figures = Figures::Hibernated(Hibernated { total_us, ..done });
@@ -153,8 +170,41 @@ impl Progress {
         self.cycles.woken(self.woken.total_us);
         let to = self.machine.sandbox_state();
         let transition = Transition::new(Some(SandboxState::Hibernated), to, Some(rise.cause));
+        self.reasons.kept_awake = None;
+        self.reasons.woken_by = Some(WokenBy {
+            time_us: transition.time_us,
+            cause: rise.cause.name().to_owned(),
+            request: transition.request.map(str::to_owned),
+            who: self.visitor.take().unwrap_or_default(),
+        });
         let figures = Figures::Woken(self.woken.clone());
-        self.readers.tell(&Transition { figures: Some(&figures), ..transition });
+        let timer = self.timer.take().filter(|_| rise.cause == Cause::Request(TIMER));
+        let timer_of = timer.as_ref();
+        self.readers.tell(&Transition { figures: Some(&figures), timer: timer_of, ..transition });
+        timer.into_iter().for_each(|timer| self.cycles.woken_by_timer(timer));
+    }
+
+    /// The kernel says what keeps it awake, if anything does. Those who read events hear of each kind once.
+    pub(super) fn tell_what_keeps_awake(&mut self, text: &str) {
+        let kept = KeptAwake::parse(text, now_us());
+        let kind = |kept: &Option<KeptAwake>| kept.as_ref().map(|kept| (kept.kind, kept.given_up));
+        let is_news = kind(&kept) != kind(&self.reasons.kept_awake);
+        let since_us = self.reasons.kept_awake.as_ref().map(|kept| kept.since_us).filter(|_| !is_news);
+        self.reasons.kept_awake =
+            kept.map(|kept| KeptAwake { since_us: since_us.unwrap_or(kept.since_us), ..kept });
+        if let Some(kept) = self.reasons.kept_awake.as_ref().filter(|_| is_news) {
+            self.readers.tell_why("kept-awake", kept);
+        }
+    }
+
+    /// The kernel says whom the wake is for that was the last, or is under way.
+    pub(super) fn tell_whom_it_woke_for(&mut self, text: &str) {
+        let who = Who::parse(text);
+        self.readers.tell_why("woken-for", &who);
+        match &mut self.reasons.woken_by {
+            Some(woken) if !self.machine.is_down() && woken.who == Who::default() => woken.who = who,
+            _ => self.visitor = Some(who),
+        }
     }
 
     /// Its pages were packed while it slept, or could not be.

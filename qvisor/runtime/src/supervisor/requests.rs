@@ -22,7 +22,7 @@
 
 use std::time::Instant;
 
-use abi::hostcall::{EVENT_FLAG_HELD, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_WAKE, Event};
+use abi::hostcall::{EVENT_FLAG_HELD, EVENT_FLAG_IDLE, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_WAKE, Event};
 use vmm::process::ChildEvent;
 
 use super::Supervisor;
@@ -52,7 +52,9 @@ impl Supervisor {
         match action {
             Action::Pause { request, is_held } => ask(EVENT_PAUSE, held(is_held), request),
             Action::Hibernate { request, is_held } => {
-                ask(EVENT_HIBERNATE, 1 | held(is_held), request);
+                let idle = progress.machine.down_cause() == Cause::IdleTimeout;
+                let flags = 1 | held(is_held) | if idle { EVENT_FLAG_IDLE } else { 0 };
+                ask(EVENT_HIBERNATE, flags, request);
                 progress.failure = None;
                 self.nudge();
             }
@@ -60,6 +62,9 @@ impl Supervisor {
             Action::Wake { request, serves } => ask(EVENT_WAKE, serves.into(), request),
             Action::Slept { from, since } => progress.tell_of_sleep(from, since, news.slept()),
             Action::SleptAlready => progress.fallen(&Figures::Hibernated(news.slept())),
+            // Something came in between, as on any other day.
+            Action::StayedWarm
+                if progress.machine.down_cause() == Cause::IdleTimeout && news.is_without_failure() => {}
             Action::StayedWarm => progress.tell_of_failure(news.failure()),
             Action::GaveUp => progress.tell_of_failure("it did not come to rest".into()),
             Action::Woke(rise) => {

@@ -315,10 +315,20 @@ impl Supervisor {
         Answer { stats: Some(Box::new(stats)), ..Answer::default() }
     }
 
+    fn why(&self) -> Answer {
+        let progress = self.lock();
+        let mut reasons = progress.reasons.clone();
+        reasons.sandbox_state = progress.is_running().then(|| progress.sandbox_state());
+        Answer { reasons: Some(Box::new(reasons)), ..Answer::default() }
+    }
+
     /// The answer to an order that takes no time.
     fn answer(&self, of: ContainerId, order: Order) -> Answer {
         if order == Order::Stats {
             return self.stats();
+        }
+        if order == Order::Why {
+            return self.why();
         }
         let outcome: Outcome = self.obey(of, order).map(|()| None);
         let is_busy = self.sandbox().is_some_and(|sandbox| sandbox.cpus.busy() > 0);

@@ -11,6 +11,9 @@ pub(super) enum Stage {
     Ended,
 }
 
+/// The request that a program's deadline is.
+pub(super) const TIMER: &str = "timer";
+
 /// The cause of a hibernation or a wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {

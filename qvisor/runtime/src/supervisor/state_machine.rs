@@ -204,6 +204,12 @@ impl Machine {
         self.course == Course::Down && self.place != Place::Running
     }
 
+    /// Whether somebody has paused it, and nothing is under way. A pause on the way to a hibernation, or from one that a wake has
+    /// called off, is the kernel's own affair: nobody has asked for it, and it passes by itself.
+    pub fn is_at_rest_by_order(&self) -> bool {
+        self.is_down() && (self.is_held || self.place == Place::Paused)
+    }
+
     /// Whether it is hibernated, as is wanted, nothing is under way, and whatever comes wakes it.
     pub fn is_asleep(&self) -> bool {
         self.is_hibernated() && self.is_down() && !self.is_held
@@ -276,6 +282,8 @@ impl Machine {
             (_, Input::Paused(of) | Input::Resumed { of, .. } | Input::Asleep(of)) if of < self.answered => {
                 vec![]
             }
+            // It goes on, and nothing else is wanted: this was overtaken by the report of that.
+            (Course::Up, Input::Paused(_)) => vec![],
             (course, Input::Paused(of)) => {
                 // One that answers a request after the sleep's says that its memory came back meanwhile. One of the sleep's
                 // own request may be told late.

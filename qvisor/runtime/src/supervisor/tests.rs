@@ -349,6 +349,45 @@ fn nothing_comes_into_a_paused_one_unless_that_is_known() {
     assert_eq!(world.told().0, EVENT_EXEC);
 }
 
+/// A sandbox stands still on its way into a hibernation. Whoever comes in meanwhile wakes it, and who comes next comes in as well:
+/// nobody has paused it.
+#[test]
+fn whoever_calls_a_hibernation_off_leaves_no_pause() {
+    let world = World::new(true);
+    let _down = world.ask(Order::Hibernate);
+    let request = world.told().2;
+    world.supervisor.report(REPORT_PAUSED, request);
+    let first = world.exec(false);
+    assert!(first.is_waiting());
+    assert_eq!(world.state().0, Some(Status::Running));
+    let second = world.exec(false);
+    assert!(second.is_waiting(), "a process that comes in while the sandbox goes on again");
+    let kinds: Vec<u32> = world.events.take(16).iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EVENT_EXEC, EVENT_WAKE, EVENT_EXEC]);
+    assert_eq!(world.ask(Order::Resume).error(), "container not paused");
+}
+
+/// Reports overtake one another: that of a standstill may come after those of all that followed it.
+#[test]
+fn a_late_report_of_a_standstill_is_no_pause() {
+    let world = World::new(true);
+    let _down = world.ask(Order::Hibernate);
+    let request = world.told().2;
+    world.supervisor.report(REPORT_STAYED_WARM, request);
+    world.supervisor.report(REPORT_PAUSED, request);
+    assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
+    assert!(world.exec(false).is_waiting());
+    world.events.take(16);
+    let _again = world.ask(Order::Hibernate);
+    let request = world.told().2;
+    world.supervisor.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET);
+    world.supervisor.report(REPORT_RESUMED, request);
+    world.supervisor.report(REPORT_PAUSED, request);
+    assert_eq!(world.state().0, Some(Status::Running));
+    assert!(world.exec(false).is_waiting());
+}
+
 #[test]
 fn an_order_that_overtakes_a_wake_is_answered() {
     let world = World::new(true);

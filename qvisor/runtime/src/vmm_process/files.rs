@@ -161,6 +161,7 @@ fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmEr
     let files = io.files();
     let lower = view.lower.map(|fd| files.adopt_read_only_mount(fd)).transpose().map_err(VmmError::HostIo)?;
     let handle = match io.quota() {
+        _ if view.is_volume => files.adopt_volume(view.fd, view.read_only),
         _ if view.read_only => files.adopt_read_only_mount(view.fd),
         // Changes to a view that others share are not charged to the sandbox's layer.
         Some(quota) if !view.shared => files.adopt_counted_mount(view.fd, quota),

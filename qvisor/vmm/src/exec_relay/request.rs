@@ -3,10 +3,10 @@
 use std::os::fd::OwnedFd;
 
 use abi::boot::{
-    self, EXEC_RECORDS_MAX, MOUNT_READ_ONLY, TAG_ARG, TAG_CAPABILITIES, TAG_CONTAINER, TAG_CREDS, TAG_CWD,
-    TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_ID_MAPS, TAG_IPC_SETTING, TAG_IPC_SPACE, TAG_LIMIT,
-    TAG_MASKED, TAG_MOUNT, TAG_OOM_SCORE_ADJ, TAG_PID_SPACE, TAG_READ_ONLY, TAG_RLIMIT, TAG_SECCOMP,
-    TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
+    self, EXEC_RECORDS_MAX, MOUNT_READ_ONLY, MOUNT_VOLUME, TAG_ARG, TAG_CAPABILITIES, TAG_CONTAINER,
+    TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_ID_MAPS, TAG_IPC_SETTING,
+    TAG_IPC_SPACE, TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_OOM_SCORE_ADJ, TAG_PID_SPACE, TAG_READ_ONLY,
+    TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 
@@ -118,6 +118,9 @@ impl Request {
             let fd = descriptors.get_mut(at).and_then(Option::take).ok_or(Errno(libc::EBADF))?;
             let handle = match tag {
                 TAG_STREAM => io.adopt_own_stream(fd)?,
+                _ if flags & MOUNT_VOLUME != 0 => {
+                    io.files().adopt_volume(fd, flags & MOUNT_READ_ONLY != 0)?
+                }
                 _ if flags & MOUNT_READ_ONLY != 0 => io.files().adopt_read_only_mount(fd)?,
                 _ => io.files().adopt_mount(fd)?,
             };

@@ -16,6 +16,7 @@ use swap::{Engine, Home, Packing, SwapFileError, SwapHome};
 
 use super::ignored::Ignored;
 use super::injection;
+use super::timers::Timers;
 
 /// The default directory of swap files.
 pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
@@ -95,8 +96,25 @@ pub struct Wishes {
     pub idle_timeout: Option<Duration>,
     /// Who comes from these addresses does not restart the idle time.
     pub idle_ignores: Option<Ignored>,
+    /// For how long beyond the idle time something may keep it awake of which nobody knows whether it ends.
+    pub awake_at_most: Option<Duration>,
+    pub outbound: Option<Outbound>,
     pub exec_probe: Option<ExecProbe>,
+    pub timers: Option<Timers>,
 }
+
+/// What becomes of a sandbox whose idle time is over while a task waits, with a time-out, for the answer to what it asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outbound {
+    /// It stays awake: the time-out would not wake it.
+    #[default]
+    Awake,
+    /// It sleeps: the answer wakes it.
+    Sleep,
+}
+
+/// See [`Wishes::awake_at_most`].
+pub const AWAKE_AT_MOST: Duration = Duration::from_mins(15);
 
 impl Wishes {
     /// With those of somebody else for what is left open.
@@ -111,7 +129,10 @@ impl Wishes {
             encrypt: self.encrypt.or(other.encrypt),
             idle_timeout: self.idle_timeout.or(other.idle_timeout),
             idle_ignores: self.idle_ignores.or(other.idle_ignores),
+            awake_at_most: self.awake_at_most.or(other.awake_at_most),
+            outbound: self.outbound.or(other.outbound),
             exec_probe: self.exec_probe.or(other.exec_probe),
+            timers: self.timers.or(other.timers),
         }
     }
 }

@@ -11,6 +11,7 @@ use abi::stats::{KernelFigures, KernelStats};
 use serde::{Deserialize, Serialize};
 use swap::{Stat, Stored};
 
+use super::timers::TimerWake;
 use crate::memory::SandboxMemory;
 
 /// Classes of the histogram: the first is below 2 µs, each other one twice as far.
@@ -58,6 +59,11 @@ pub struct Stats {
     pub hibernations: u64,
     pub failed_hibernations: u64,
     pub wakes: u64,
+    /// Those for a timer of a program, and the last of them.
+    #[serde(default)]
+    pub timer_wakes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_timer_wake: Option<TimerWake>,
     /// Probes by a command that were answered without a wake.
     #[serde(default)]
     pub answered_probes: u64,
@@ -67,6 +73,9 @@ pub struct Stats {
     /// Copies of pages that were made to patch call sites in them, so far.
     #[serde(default)]
     pub patched_bytes: u64,
+    /// Free memory that went back to the host while the sandbox ran, so far.
+    #[serde(default)]
+    pub returned_bytes: u64,
     /// How its pages are packed.
     #[serde(default)]
     pub codec: String,
@@ -111,6 +120,8 @@ pub struct Cycles {
     pub hibernations: u64,
     pub failed: u64,
     pub wakes: u64,
+    pub timer_wakes: u64,
+    pub last_timer_wake: Option<TimerWake>,
     pub answered_probes: u64,
     classes: [u64; CLASSES],
 }
@@ -122,6 +133,12 @@ impl Cycles {
         if let Some(count) = self.classes.get_mut(class.min(CLASSES - 1)) {
             *count += 1;
         }
+    }
+
+    /// The wake was for a timer.
+    pub fn woken_by_timer(&mut self, timer: TimerWake) {
+        self.timer_wakes += 1;
+        self.last_timer_wake = Some(timer);
     }
 
     fn wake_times(&self) -> Vec<WakeClass> {
@@ -195,9 +212,12 @@ pub(crate) fn collect(
         hibernations: cycles.hibernations,
         failed_hibernations: cycles.failed,
         wakes: cycles.wakes,
+        timer_wakes: cycles.timer_wakes,
+        last_timer_wake: cycles.last_timer_wake.clone(),
         answered_probes: cycles.answered_probes,
         unknown_calls: said.unknown_calls,
         patched_bytes: said.patched_pages.saturating_mul(PAGE_SIZE),
+        returned_bytes: said.returned_pages.saturating_mul(PAGE_SIZE),
         wake_times: cycles.wake_times(),
         codec,
         home,
@@ -233,6 +253,7 @@ mod tests {
             heap_bytes: 7,
             unknown_calls: 0,
             patched_pages: 0,
+            returned_pages: 0,
         };
         memory.write(0x1000, &wild).unwrap();
         assert_eq!(place.read(&memory), KernelFigures { user_frames: 1024, swapped_frames: 1024, ..wild });

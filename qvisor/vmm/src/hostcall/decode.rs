@@ -1,6 +1,6 @@
 //! From a copied [`HostCall`] to a typed request: the one place where the guest's numbers are checked.
 
-use abi::hostcall::{self as nr, HostCall, HostStat, HostStatFs, NAME_MAX_BYTES, SetAttr};
+use abi::hostcall::{self as nr, HostCall, HostLock, HostStat, HostStatFs, NAME_MAX_BYTES, SetAttr};
 use abi::socket;
 use abi::word::low32;
 
@@ -57,6 +57,14 @@ pub enum Offset {
     Stream,
 }
 
+/// What a lock keeps others from: nothing, writing, or anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockKind {
+    None,
+    Shared,
+    Exclusive,
+}
+
 /// A host-file call whose arguments have been checked.
 #[derive(Debug)]
 pub enum Request<'m> {
@@ -93,6 +101,9 @@ pub enum Request<'m> {
     WatchOpen,
     WatchAdd { stream: Handle, node: Handle, events: u32 },
     WatchRemove { stream: Handle, descriptor: i32 },
+    LockBytes { handle: Handle, first: u64, last: u64, kind: LockKind },
+    LockQuery { handle: Handle, first: u64, last: u64, kind: LockKind, out: GuestBox<'m, HostLock> },
+    LockWhole { handle: Handle, kind: LockKind },
     Socket(SocketRequest<'m>),
 }
 
@@ -101,7 +112,7 @@ pub enum Request<'m> {
 pub fn is_file_call(number: u32) -> bool {
     matches!(
         number,
-        nr::OPEN..=nr::WATCH_REMOVE | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE
+        nr::OPEN..=nr::WATCH_REMOVE | nr::LOCK_BYTES..=nr::LOCK_WHOLE | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE
     )
 }
 
@@ -118,6 +129,7 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(call: &HostCall, memory: &'m M) -> Re
         nr::STAT_LIST => args.stat_list(),
         nr::WATCH_OPEN..=nr::WATCH_REMOVE => args.watches(call.number),
         nr::POLL_ARM..=nr::TTY_WINSIZE => args.streams(call.number),
+        nr::LOCK_BYTES..=nr::LOCK_WHOLE => args.locks(call.number),
         socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE => {
             sockets::decode::decode(call, memory).map(Request::Socket)
         }
@@ -325,6 +337,33 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
         })
     }
 
+    fn locks(&self, number: u32) -> Result<Request<'m>, Errno> {
+        let handle = self.handle(0)?;
+        if number == nr::LOCK_WHOLE {
+            return Ok(Request::LockWhole { handle, kind: self.lock_kind(1)? });
+        }
+        let (first, last, kind) = (self.args[1], self.args[2], self.lock_kind(3)?);
+        if first > last || last > nr::LOCK_END {
+            return Err(Errno(libc::EINVAL));
+        }
+        if number == nr::LOCK_BYTES {
+            return Ok(Request::LockBytes { handle, first, last, kind });
+        }
+        if kind == LockKind::None {
+            return Err(Errno(libc::EINVAL));
+        }
+        Ok(Request::LockQuery { handle, first, last, kind, out: GuestBox::new(self.memory, self.args[4])? })
+    }
+
+    fn lock_kind(&self, at: usize) -> Result<LockKind, Errno> {
+        match self.args[at] {
+            nr::LOCK_NONE => Ok(LockKind::None),
+            nr::LOCK_SHARED => Ok(LockKind::Shared),
+            nr::LOCK_EXCLUSIVE => Ok(LockKind::Exclusive),
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    }
+
     fn handle(&self, at: usize) -> Result<Handle, Errno> {
         handle(self.args[at])
     }
@@ -477,7 +516,7 @@ mod tests {
         /// Whatever the guest passes, decoding ends, and a request it accepts keeps the promises of its types.
         #[test]
         fn any_call_decodes_or_is_refused(
-            number in nr::OPEN - 2..socket::SOCK_SEND_FILE + 3,
+            number in nr::OPEN - 2..nr::LOCK_WHOLE + 3,
             wild in any::<[u64; 6]>(),
             near in prop::array::uniform6(0_u64..0x2000),
             mask in any::<u8>(),
@@ -502,6 +541,9 @@ mod tests {
                 Ok(Request::StatList { names, out, .. }) => {
                     prop_assert_eq!(names.each().count() * size_of::<HostStat>(), out.len());
                     prop_assert!(names.each().all(|name| component(name.to_bytes()).is_ok()));
+                }
+                Ok(Request::LockBytes { first, last, .. } | Request::LockQuery { first, last, .. }) => {
+                    prop_assert!(first <= last && i64::try_from(last).is_ok());
                 }
                 Ok(Request::Read { buffers, offset, .. }) => {
                     prop_assert!(buffers.total() as u64 <= crate::guest_memory::TRANSFER_MAX);

@@ -42,6 +42,8 @@ pub(crate) struct MountTraits {
     pub(super) read_only: bool,
     /// The host opens no devices in it (`nodev`), so that opening by name does nothing else than that.
     pub(super) no_devices: bool,
+    /// A volume: others see its files' locks.
+    pub(super) is_volume: bool,
     /// The quota that bounds writes there; none: as much as the host has.
     pub(super) quota: Option<Arc<Quota>>,
 }
@@ -206,28 +208,40 @@ impl FileTable {
 
     /// Gives a directory (or a single file) that the sandbox mounts; the descriptor names it with `O_PATH`.
     pub fn adopt_mount(&self, fd: OwnedFd) -> Result<Handle, Errno> {
-        self.adopt(fd, false, None)
+        self.adopt(fd, false, None, false)
+    }
+
+    /// As [`FileTable::adopt_mount`], for a volume: its files' locks are the host's as well.
+    pub fn adopt_volume(&self, fd: OwnedFd, read_only: bool) -> Result<Handle, Errno> {
+        self.adopt(fd, read_only, None, true)
     }
 
     /// As [`FileTable::adopt_mount`], for a view whose size a quota bounds.
     pub fn adopt_counted_mount(&self, fd: OwnedFd, quota: &Arc<Quota>) -> Result<Handle, Errno> {
-        self.adopt(fd, false, Some(Arc::clone(quota)))
+        self.adopt(fd, false, Some(Arc::clone(quota)), false)
     }
 
     /// As [`FileTable::adopt_mount`], for a mount that must not change.
     pub fn adopt_read_only_mount(&self, fd: OwnedFd) -> Result<Handle, Errno> {
-        self.adopt(fd, true, None)
+        self.adopt(fd, true, None, false)
     }
 
     /// Gives an open file that the kernel reads.
     pub fn adopt_text(&self, fd: OwnedFd) -> Result<Handle, Errno> {
-        self.adopt(fd, true, None)
+        self.adopt(fd, true, None, false)
     }
 
-    fn adopt(&self, fd: OwnedFd, read_only: bool, quota: Option<Arc<Quota>>) -> Result<Handle, Errno> {
+    fn adopt(
+        &self,
+        fd: OwnedFd,
+        read_only: bool,
+        quota: Option<Arc<Quota>>,
+        is_volume: bool,
+    ) -> Result<Handle, Errno> {
         let path_only = sys::status_flags(fd.as_fd())? & libc::O_PATH != 0;
         let kind = kind_of(fd.as_fd())?;
-        let mount = MountTraits { read_only, no_devices: sys::has_no_devices(fd.as_fd())?, quota };
+        let no_devices = sys::has_no_devices(fd.as_fd())?;
+        let mount = MountTraits { read_only, no_devices, is_volume, quota };
         self.insert(HostFile::new(fd, kind, path_only, mount)?)
     }
 

@@ -124,7 +124,9 @@ impl HostIo {
 
     fn reopen_handle(&self, handle: Handle, flags: i32) -> Result<i64, Errno> {
         let file = self.files().get(handle)?;
-        if !file.is_path_only() {
+        // A file in a volume comes back to hold its locks.
+        let is_in_volume = file.mount().is_volume && file.kind() == FileKind::Regular;
+        if !file.is_path_only() && !is_in_volume {
             // A stream must not come back with more access than it was handed over with.
             return Err(Errno(libc::EBADF));
         }

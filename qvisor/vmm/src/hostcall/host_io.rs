@@ -8,6 +8,7 @@ use super::arguments::Handle;
 use super::fd_name::FdName;
 use super::file::{FileKind, FileTable, HostFile, MountTraits};
 use super::io_threads::{EventSink, IoThreads};
+use super::locks::Locks;
 use super::quota::Quota;
 use super::stream_kind::Stream;
 use super::watches::Watches;
@@ -37,6 +38,7 @@ pub struct HostIo {
     /// Who connects to Unix sockets of the host, if the sandbox may.
     broker: OnceLock<Broker>,
     watches: Mutex<Watches>,
+    locks: Locks,
 }
 
 impl HostIo {
@@ -66,6 +68,7 @@ impl HostIo {
             quota: OnceLock::new(),
             broker: OnceLock::new(),
             watches: Mutex::new(Rank::Watches, Watches::default()),
+            locks: Locks::default(),
         })
     }
 
@@ -162,6 +165,10 @@ impl HostIo {
         &self.watches
     }
 
+    pub(super) fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
     pub(crate) fn io(&self) -> &IoThreads {
         &self.io
     }
@@ -193,6 +200,8 @@ impl HostIo {
     }
 
     pub(super) fn close(&self, handle: Handle) -> Result<i64, Errno> {
+        // While the number is still this file's.
+        self.locks.closed(handle);
         let file = self.files.remove(handle)?;
         if file.is_stream() {
             self.watches.lock().closed(handle);

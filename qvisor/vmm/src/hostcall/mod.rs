@@ -11,6 +11,7 @@ pub mod file;
 mod files;
 pub mod host_io;
 pub mod io_threads;
+mod locks;
 pub mod quota;
 #[cfg(test)]
 mod quota_tests;

@@ -35,6 +35,9 @@ impl HostIo {
             Request::WatchOpen | Request::WatchAdd { .. } | Request::WatchRemove { .. } => {
                 self.carry_out_watch(request)
             }
+            Request::LockBytes { .. } | Request::LockQuery { .. } | Request::LockWhole { .. } => {
+                self.carry_out_lock(request)
+            }
             Request::Socket(request) => self.carry_out_socket(request),
             _ => self.carry_out_node(request),
         }

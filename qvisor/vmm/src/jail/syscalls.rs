@@ -135,7 +135,12 @@ const WATCHES: When = OneOf(0, &[(libc::IN_CLOEXEC | libc::IN_NONBLOCK) as u32])
 /// The caller's own thread, and only downwards.
 const IDLE: When = Every(&[Zero(0), OneOf(1, &[libc::SCHED_IDLE as u32])]);
 /// Without waiting.
-const TURN: When = OneOf(1, &[(libc::LOCK_EX | libc::LOCK_NB) as u32, libc::LOCK_UN as u32]);
+const WHOLE_LOCK: When = OneOf(
+    1,
+    &[(libc::LOCK_EX | libc::LOCK_NB) as u32, (libc::LOCK_SH | libc::LOCK_NB) as u32, libc::LOCK_UN as u32],
+);
+/// Locks of open files (`F_OFD_SETLK`, `F_OFD_GETLK`), without waiting (`F_OFD_SETLKW`), and none of the process's own.
+const RECORD_LOCK: When = OneOf(1, &[libc::F_OFD_SETLK as u32, libc::F_OFD_GETLK as u32]);
 const SLEEP: When = OneOf(0, &[libc::CLOCK_REALTIME as u32, libc::CLOCK_MONOTONIC as u32]);
 const DEADLINE: When = OneOf(0, &[libc::CLOCK_MONOTONIC as u32]);
 const TERMINAL: When = OneOf(1, &[low32(libc::TIOCGWINSZ), low32(libc::TIOCSWINSZ)]);
@@ -221,6 +226,8 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_fchmodat, "fchmodat", Always, "modes of nodes, by their descriptor"),
     rule(libc::SYS_fchownat, "fchownat", NODE_ITSELF, "owners"),
     rule(libc::SYS_utimensat, "utimensat", Always, "times"),
+    rule(libc::SYS_fcntl, "fcntl", RECORD_LOCK, "locks of files in volumes, which others see"),
+    rule(libc::SYS_flock, "flock", WHOLE_LOCK, "as above; sleeping sandboxes' pages are packed one after the other's"),
     rule(libc::SYS_inotify_init1, "inotify_init1", WATCHES, "what others change in volumes"),
     rule(libc::SYS_inotify_add_watch, "inotify_add_watch", Always, "as above, by a descriptor's name in /proc"),
     rule(libc::SYS_inotify_rm_watch, "inotify_rm_watch", Always, "as above"),
@@ -284,7 +291,6 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_prctl, "prctl", SET_NAME, "names of threads"),
     rule(libc::SYS_sched_getaffinity, "sched_getaffinity", Always, "how many processors; of anyone but the caller it is answered ENOSYS, as clone3"),
     rule(libc::SYS_sched_setscheduler, "sched_setscheduler", IDLE, "a sleeping sandbox's pages are packed in idle time"),
-    rule(libc::SYS_flock, "flock", TURN, "and those of one sandbox after the other"),
     rule(libc::SYS_sched_yield, "sched_yield", Always, "lets another thread run"),
     rule(libc::SYS_futex, "futex", FUTEX, "locks; taking turns with stubs"),
     rule(libc::SYS_clock_gettime, "clock_gettime", CLOCK, "processor time of the sandbox"),

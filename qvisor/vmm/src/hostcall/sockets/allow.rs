@@ -89,6 +89,8 @@ const SOCKET: &[(i32, Access)] = &[
     (63, Both),   // SO_TIMESTAMP_NEW
     (64, Both),   // SO_TIMESTAMPNS_NEW
     (65, Both),   // SO_TIMESTAMPING_NEW
+    (72, Both),   // SO_BUF_LOCK
+    (74, Both),   // SO_TXREHASH
 ];
 
 /// Options of `IPPROTO_IP`.
@@ -201,6 +203,7 @@ const TCP: &[(i32, Access)] = &[
     (libc::TCP_FASTOPEN_CONNECT, Both),
     (libc::TCP_FASTOPEN_NO_COOKIE, Both),
     (libc::TCP_INQ, Both),
+    (37, Both), // TCP_TX_DELAY
 ];
 
 /// Options of `IPPROTO_UDP`.

@@ -220,7 +220,12 @@ impl Frame {
                 addr: self.word(CR2),
             },
             libc::SIGBUS if code == BUS_ADRALN => exception(VECTOR_ALIGNMENT, 0),
-            libc::SIGBUS => TrapInfo { kind: TRAP_BUS, addr: self.read(SI_ADDR), ..TrapInfo::default() },
+            libc::SIGBUS => TrapInfo {
+                kind: TRAP_BUS,
+                error: if vector == VECTOR_PAGE_FAULT { self.word(ERROR) & 0xffff } else { 0 },
+                addr: self.read(SI_ADDR),
+                ..TrapInfo::default()
+            },
             libc::SIGTRAP if vector > 3 => exception(VECTOR_DEBUG, 0),
             libc::SIGILL => exception(VECTOR_INVALID_OPCODE, 0),
             _ if vector < 32 && vector != VECTOR_PAGE_FAULT => exception(vector, self.word(ERROR) & 0xffff),

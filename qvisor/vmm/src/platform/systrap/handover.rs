@@ -9,6 +9,10 @@
 //!   to the other, which costs two switches and no wake-up of an idle core.
 //! - While they share a core, one hand-over every now and then lets the host choose the stub's core: it takes an idle one
 //!   if there is one, and then they spin again.
+//! - User code that runs for milliseconds is bound to no core. The vCPU that waits for it lifts what the hand-over bound
+//!   it to ([`FREED_NS`]), and it stays free until its runs are short again: two vCPUs may wait on one core, and a stub
+//!   that is bound by where its vCPU happens to be would share that core with the other's for as long as it makes no call.
+//!   Where the host leaves two of them on one core all the same, though another has none, one is sent there ([`free_cores`]).
 //!
 //! The core that a stub reports is no more to be believed than its other reports: by a wrong one it can make its own
 //! vCPU wait the wrong way.
@@ -29,6 +33,16 @@ const LOST_PART: u64 = 5;
 const SHORT_WAITS: u32 = 16;
 /// … and how long until the next look, in TSC cycles: a few tenths of a millisecond.
 const LOOK_EVERY: u64 = 1_000_000;
+/// A wait of so many TSC cycles, some milliseconds, was for user code that computes: it is bound to no core until its
+/// runs are short again.
+const LONG_RUN: u64 = 10_000_000;
+/// User code that runs longer than this loses its binding. Not before the host's own next tick, as a rule: a nearer timer
+/// would have to be set in hardware for each hand-over.
+pub const FREED_NS: u64 = 5_000_000;
+/// How long after that its core is looked at for the first time …
+const SPREAD_NS: u64 = 20_000_000;
+/// … and most of the time between two looks, which doubles.
+const SPREAD_MAX_NS: u64 = 320_000_000;
 
 /// The core on which the stub thread is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +95,8 @@ pub struct HandoverPolicy {
     /// Sharing: when another core may be looked for, and whether this run does.
     look_at: u64,
     looks: bool,
+    /// Sharing: user code computes, and is bound to no core.
+    computes: bool,
 }
 
 impl Default for HandoverPolicy {
@@ -93,6 +109,7 @@ impl Default for HandoverPolicy {
             collided: false,
             look_at: 0,
             looks: false,
+            computes: false,
         }
     }
 }
@@ -117,7 +134,9 @@ impl HandoverPolicy {
             }
         }
         match self.mode {
-            Mode::Share if self.looks => Handover { spin: 0, place: StubPlacement::Anywhere },
+            Mode::Share if self.looks || self.computes => {
+                Handover { spin: 0, place: StubPlacement::Anywhere }
+            }
             Mode::Share => Handover { spin: 0, place: StubPlacement::SameCore },
             Mode::Spin => Handover {
                 spin: if crowded { SPIN_CROWDED } else { SPIN_FREE },
@@ -132,15 +151,20 @@ impl HandoverPolicy {
     }
 
     fn change(&mut self, mode: Mode, now: u64) {
-        *self = Self { mode, window: (now, 0), look_at: now, ..Self::default() };
+        let computes = self.computes && mode == Mode::Share;
+        *self = Self { mode, window: (now, 0), look_at: now, computes, ..Self::default() };
     }
 
     /// Notes how the wait went.
     pub fn note(&mut self, waited: Waited) {
         let short = waited.cycles < SPIN_FREE;
+        self.computes |= waited.cycles >= LONG_RUN;
         match self.mode {
             Mode::Share if self.looks && !waited.same_core => self.change(Mode::Spin, waited.now),
-            Mode::Share => self.streak = if short { self.streak.saturating_add(1) } else { 0 },
+            Mode::Share => {
+                self.streak = if short { self.streak.saturating_add(1) } else { 0 };
+                self.computes &= self.streak < SHORT_WAITS;
+            }
             Mode::Spin if short => self.vain = 0,
             Mode::Spin => self.note_vain(waited),
         }
@@ -157,6 +181,52 @@ impl HandoverPolicy {
             self.change(Mode::Share, waited.now);
         }
     }
+}
+
+/// When the vCPU that waits for a run of user code sees to where it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct LongRun {
+    next_ns: u64,
+    interval_ns: u64,
+}
+
+impl LongRun {
+    /// Of a run whose vCPU begins to wait now.
+    pub fn new(now_ns: u64) -> Self {
+        Self { next_ns: now_ns.saturating_add(FREED_NS), interval_ns: SPREAD_NS }
+    }
+
+    /// The next time.
+    pub fn next_ns(&self) -> u64 {
+        self.next_ns
+    }
+
+    /// Whether that has come; then the one after it is set.
+    pub fn is_due(&mut self, now_ns: u64) -> bool {
+        let is_due = now_ns >= self.next_ns;
+        if is_due {
+            self.next_ns = now_ns.saturating_add(self.interval_ns);
+            self.interval_ns = (2 * self.interval_ns).min(SPREAD_MAX_NS);
+        }
+        is_due
+    }
+}
+
+/// Where to send a stub that computes on the core `own`; `None`: it stays. `earlier` and `later` are the cores of those
+/// that compute for the vCPUs before and after its own. Of several on one core the first stays, so that never all of them
+/// leave; who leaves may go to each of the cores in `all` on which none computes.
+pub fn free_cores(
+    own: u32,
+    earlier: &[u32],
+    later: impl IntoIterator<Item = u32>,
+    all: &Affinity,
+) -> Option<Affinity> {
+    if !earlier.contains(&own) {
+        return None;
+    }
+    let taken = earlier.iter().copied().chain(later).chain([own]);
+    let free = taken.fold(*all, |free, core| free.less(core));
+    (!free.is_empty()).then_some(free)
 }
 
 /// A set of cores.
@@ -193,14 +263,23 @@ impl Affinity {
     }
 
     /// The set without a core; the set itself if there would be none left.
-    pub fn without(mut self, core: u32) -> Self {
-        let whole = self;
-        // SAFETY: as above.
-        let left = unsafe {
-            libc::CPU_CLR(core as usize, &mut self.0);
-            libc::CPU_COUNT(&self.0)
-        };
-        if left == 0 { whole } else { self }
+    pub fn without(self, core: u32) -> Self {
+        let less = self.less(core);
+        if less.is_empty() { self } else { less }
+    }
+
+    /// The set without a core, which may be empty then.
+    fn less(mut self, core: u32) -> Self {
+        if (core as usize) < 8 * size_of::<libc::cpu_set_t>() {
+            // SAFETY: the index was checked.
+            unsafe { libc::CPU_CLR(core as usize, &mut self.0) };
+        }
+        self
+    }
+
+    fn is_empty(&self) -> bool {
+        // SAFETY: reads the set.
+        unsafe { libc::CPU_COUNT(&self.0) == 0 }
     }
 
     /// Binds a thread of a child to the cores.
@@ -260,12 +339,125 @@ mod tests {
     }
 
     #[test]
-    fn user_code_that_runs_long_keeps_the_shared_core() {
+    fn user_code_that_outlasts_the_spinning_keeps_the_shared_core() {
         let mut policy = sharing();
         for round in 0..1000 {
             assert_eq!(policy.choose(false, round * LOOK_EVERY), SHARE);
             policy.note(waited(round * LOOK_EVERY, if round % 8 == 0 { SPIN_FREE } else { 1 }, true));
         }
+    }
+
+    #[test]
+    fn user_code_that_computes_is_bound_to_no_core_until_its_runs_are_short() {
+        const FREE: Handover = Handover { spin: 0, place: StubPlacement::Anywhere };
+        let mut policy = sharing();
+        assert_eq!(policy.choose(true, 0), SHARE);
+        policy.note(waited(0, LONG_RUN, true));
+        for round in 0..1000 {
+            assert_eq!(policy.choose(true, 0), FREE, "round {round}");
+            policy.note(waited(0, if round % 8 == 0 { SPIN_FREE } else { 1 }, round % 2 == 0));
+        }
+        policy.note(waited(0, LONG_RUN, false));
+        for _ in 0..SHORT_WAITS {
+            assert_eq!(policy.choose(true, 0), FREE);
+            policy.note(waited(0, 1, false));
+        }
+        assert_eq!(policy.choose(true, 0), SHARE);
+        // So it is when long runs ended the spinning.
+        let mut policy = HandoverPolicy::default();
+        for _ in 0..VAIN_WAITS {
+            assert_eq!(policy.choose(false, 0).spin, SPIN_FREE);
+            policy.note(waited(0, LONG_RUN, true));
+            if policy.shares_core() {
+                break;
+            }
+        }
+        assert_eq!(policy.choose(true, 0), FREE);
+    }
+
+    #[test]
+    fn a_long_run_is_looked_at_ever_more_seldom() {
+        let mut run = LongRun::new(7);
+        assert!(!run.is_due(6 + FREED_NS) && run.is_due(7 + FREED_NS));
+        let mut last_ns = 7 + FREED_NS;
+        for interval_ns in [1, 2, 4, 8, 16, 16, 16].map(|times| times * SPREAD_NS) {
+            assert!(!run.is_due(last_ns + interval_ns - 1));
+            last_ns += interval_ns;
+            assert_eq!(run.next_ns(), last_ns);
+            assert!(run.is_due(last_ns));
+        }
+    }
+
+    /// Each core of the host that `set` holds.
+    fn listed(set: &Affinity, cores: u32) -> Vec<u32> {
+        // SAFETY: reads the set.
+        (0..cores).filter(|core| unsafe { libc::CPU_ISSET(*core as usize, &set.0) }).collect()
+    }
+
+    /// A host with so many cores, which never moves a thread by itself: where its threads run, and how often one was sent.
+    fn spread(
+        all: &Affinity,
+        cores: u32,
+        mut places: Vec<u32>,
+        mut pick: impl FnMut(usize) -> usize,
+    ) -> (Vec<u32>, usize) {
+        let mut sent = 0;
+        // Each looks a few times, in any order.
+        for _ in 0..16 * places.len() {
+            let me = pick(places.len());
+            let later: Vec<u32> = places[me + 1..].to_vec();
+            if let Some(set) = free_cores(places[me], &places[..me], later, all) {
+                let set = listed(&set, cores);
+                places[me] = set[pick(set.len())];
+                sent += 1;
+            }
+        }
+        (places, sent)
+    }
+
+    #[test]
+    fn who_computes_gets_a_core_of_its_own_where_one_is_free() {
+        let mut state = 1_u64;
+        let mut pick = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(state >> 33).unwrap() % below
+        };
+        for round in 0..2000 {
+            let cores = 1 + u32::try_from(pick(8)).unwrap();
+            // Not all cores of the host are the sandbox's.
+            let mut all = (0..cores).fold(Affinity::none(), |mut all, core| {
+                // SAFETY: the index is small.
+                unsafe { libc::CPU_SET(core as usize, &mut all.0) };
+                all
+            });
+            for _ in 0..pick(cores as usize) {
+                all = all.without(u32::try_from(pick(cores as usize)).unwrap());
+            }
+            let allowed = listed(&all, cores);
+            let threads = 1 + pick(10);
+            let places: Vec<u32> = (0..threads).map(|_| allowed[pick(allowed.len())]).collect();
+            let (after, sent) = spread(&all, cores, places.clone(), &mut pick);
+            let used: std::collections::BTreeSet<u32> = after.iter().copied().collect();
+            assert_eq!(used.len(), threads.min(allowed.len()), "round {round}: {places:?} to {after:?}");
+            assert!(after.iter().all(|core| allowed.contains(core)), "round {round}");
+            // Each core is settled by one move.
+            assert!(sent < threads, "round {round}: {sent} moves of {threads}");
+        }
+    }
+
+    #[test]
+    fn of_two_on_one_core_the_later_leaves() {
+        let all = Affinity::only(1);
+        let two = (0..2).fold(Affinity::none(), |mut all, core| {
+            // SAFETY: the index is small.
+            unsafe { libc::CPU_SET(core, &mut all.0) };
+            all
+        });
+        assert!(free_cores(1, &[], [1], &two).is_none());
+        assert_eq!(free_cores(1, &[1], [], &two).map(|set| listed(&set, 2)), Some(vec![0]));
+        assert!(free_cores(1, &[0], [], &two).is_none());
+        assert!(free_cores(1, &[1], [0], &two).is_none(), "no core is free");
+        assert!(free_cores(1, &[1], [], &all).is_none(), "there is no other");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! signal frame that the host kernel leaves there (`frame.rs`).
 
 mod area;
+mod cores;
 mod entry;
 mod filter;
 mod frame;
@@ -23,6 +24,7 @@ use abi::HostCall;
 use abi::hostcall::{AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC};
 use abi::layout::LINEAR_BASE_SYSTRAP;
 
+use self::cores::Computing;
 use self::handover::{Affinity, HandoverPolicy};
 use self::mapper::MapperLine;
 use self::process::{Process, Stubs};
@@ -51,6 +53,8 @@ struct CpuState {
     /// To mapper threads.
     line: MapperLine,
     own: Mutex<Own>,
+    /// Its stub thread computes.
+    computes: Computing,
 }
 
 /// The part of it that the vCPU itself uses, and who fetches registers from its stub threads while it idles.
@@ -90,6 +94,7 @@ impl Systrap {
         let state = |(cpu, ends)| CpuState {
             line: MapperLine::new(ends, cpu),
             own: Mutex::new(Rank::LastStub, Own::default()),
+            computes: Computing::default(),
         };
         Ok(Self {
             stubs,

@@ -74,6 +74,8 @@ struct UntilWanted<'a> {
     pending: &'a AtomicU32,
     /// The last look at a stub that was called back.
     last: Cell<Option<Look>>,
+    platform: &'a Systrap,
+    thread: &'a StubThread,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -138,6 +140,19 @@ impl Patience for UntilWanted<'_> {
     fn end_ns(&self) -> u64 {
         self.deadline_ns
     }
+
+    /// Whoever computes is bound to no core, and gets one of its own if the host does not see to it.
+    fn see_to_core(&self) {
+        self.thread.send_to(StubPlacement::Anywhere, &self.platform.affinity);
+        let Some(state) = self.platform.cpus.get(self.cpu as usize) else { return };
+        if !state.computes.is_said() {
+            // The host has some time to choose first.
+            return state.computes.say(self.process.pid(), self.tid);
+        }
+        if let Some(cores) = self.platform.free_cores_for(self.cpu) {
+            self.thread.move_to(&cores, &self.platform.affinity);
+        }
+    }
 }
 
 /// The same for a stub that waits for its turn itself, and so has no reason to be kept from running: it is not waited for
@@ -158,6 +173,10 @@ impl Patience for AtMost<'_> {
 
     fn end_ns(&self) -> u64 {
         self.until.end_ns()
+    }
+
+    fn see_to_core(&self) {
+        self.until.see_to_core();
     }
 }
 
@@ -259,12 +278,14 @@ impl Systrap {
             deadline_ns: deadline.load(Relaxed),
             pending,
             last: Cell::new(None),
+            platform: self,
+            thread,
         };
         let start = cpu::tsc();
-        let waited = match handover.place {
-            StubPlacement::SameCore => thread.wait_sharing(&self.affinity, &patience),
-            StubPlacement::Anywhere | StubPlacement::OtherCore => thread.wait_turn(handover.spin, &patience),
-        };
+        let waited = thread.wait_turn(handover.spin, &patience);
+        if let Some(state) = self.cpus.get(cpu as usize) {
+            state.computes.unsay();
+        }
         let now = cpu::tsc();
         let cycles = now.wrapping_sub(start);
         policy.note(Waited { now, cycles, same_core: thread.is_on_this_core() });
@@ -283,8 +304,7 @@ impl Systrap {
         let thread = held.thread;
         thread.set_in_call(false);
         self.stubs.note_work();
-        let shares = policy.shares_core();
-        let spin = if shares { 0 } else { SPIN_FREE };
+        let spin = if policy.shares_core() { 0 } else { SPIN_FREE };
         thread.give_turn(COMMAND_LEAVE_CALL, spin);
         let never = AtomicU32::new(0);
         let now_ns = cpu::clock_ns(libc::CLOCK_MONOTONIC);
@@ -296,13 +316,14 @@ impl Systrap {
             deadline_ns: now_ns + SOON_NS,
             pending: &never,
             last: Cell::new(None),
+            platform: self,
+            thread,
         };
         let patience = AtMost { until, end_ns: now_ns + GIVEN_UP_NS };
-        let waited = if shares {
-            thread.wait_sharing(&self.affinity, &patience)
-        } else {
-            thread.wait_turn(spin, &patience)
-        };
+        let waited = thread.wait_turn(spin, &patience);
+        if let Some(state) = self.cpus.get(cpu as usize) {
+            state.computes.unsay();
+        }
         if waited.is_err() {
             held.process.kill();
             return Err(Stop::Lost);

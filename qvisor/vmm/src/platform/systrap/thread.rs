@@ -8,7 +8,7 @@ use abi::run::UserRegs;
 
 use super::area::{Area, CALL_RFLAGS, CALL_RIP, CALL_RSP, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
 use super::frame::{self, Frame, FrameLayout};
-use super::handover::{Affinity, StubPlacement};
+use super::handover::{Affinity, LongRun, StubPlacement};
 use crate::{cpu, futex};
 
 /// The stub process is gone.
@@ -25,6 +25,9 @@ pub trait Patience {
 
     /// When [`Self::is_over`] becomes true by itself: monotonic time in nanoseconds; `u64::MAX`: never.
     fn end_ns(&self) -> u64;
+
+    /// The stub has had its turn for long, and goes on: the place to choose its core anew. Called at the times of a [`LongRun`].
+    fn see_to_core(&self) {}
 }
 
 /// A wait that sleeps looks at the word this often: another thread that took its wake-up holds it up no longer than
@@ -223,6 +226,7 @@ impl StubThread {
     fn sleep_for_turn(&self, word: &AtomicU32, patience: &impl Patience) -> Result<(), Lost> {
         let mut is_called = false;
         let mut now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
+        let mut run = LongRun::new(now);
         loop {
             let turn = word.load(Acquire);
             if turn & TURN_DEAD != 0 {
@@ -236,12 +240,15 @@ impl StubThread {
                     return Err(Lost);
                 }
                 is_called = true;
+            } else if run.is_due(now) {
+                patience.see_to_core();
             }
             let asleep = turn | TURN_SLEEPS;
             if turn != asleep && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_err() {
                 continue;
             }
-            let until = if is_called { now + CALL_NS } else { patience.end_ns().min(now + CHECK_NS) };
+            let soon = run.next_ns().min(now + CHECK_NS);
+            let until = if is_called { now + CALL_NS } else { patience.end_ns().min(soon) };
             futex::wait(word, asleep, until, futex::Scope::Shared);
             now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
         }
@@ -264,28 +271,18 @@ impl StubThread {
         }
     }
 
+    /// Sends the thread, which runs, to one of some cores at once. It is bound to none of them afterwards; `all` are those
+    /// it may have.
+    pub fn move_to(&self, cores: &Affinity, all: &Affinity) {
+        let tid = self.tid.load(Relaxed);
+        cores.apply(tid);
+        self.sent.store(0, Relaxed);
+        all.apply(tid);
+    }
+
     /// Whether the thread says that it stopped on the calling thread's core.
     pub fn is_on_this_core(&self) -> bool {
         Affinity::current_core() == Some(self.area().core.load(Relaxed))
-    }
-
-    /// Like [`Self::wait_turn`] for a thread on this core: sleeps at once, and lets the thread go elsewhere when it runs
-    /// long.
-    pub fn wait_sharing(&self, all: &Affinity, patience: &impl Patience) -> Result<(), Lost> {
-        let word = &self.area().turn;
-        let turn = word.load(Acquire);
-        let asleep = turn | TURN_SLEEPS;
-        if turn & (TURN_STUB | TURN_DEAD) == TURN_STUB
-            && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_ok()
-        {
-            // Not before the host's own next tick, as a rule: a nearer timer would have to be set in hardware each time.
-            let until = cpu::clock_ns(libc::CLOCK_MONOTONIC) + CHECK_NS;
-            futex::wait(word, asleep, until.min(patience.end_ns()), futex::Scope::Shared);
-            if word.load(Acquire) & TURN_STUB != 0 {
-                self.send_to(StubPlacement::Anywhere, all);
-            }
-        }
-        self.wait_turn(0, patience)
     }
 
     /// Marks the thread as dead and wakes the vCPU that waits for it.

@@ -1,0 +1,342 @@
+//! Gathers what a sandbox at rest waits for ([`Facts`]), and says in words what keeps it awake.
+//!
+//! An idle CPU does so once the sandbox has been idle for long enough, and again every now and then while something keeps it awake.
+//! A program chooses how many tasks and connections there are: each step looks at a few of them, and gives up where a task has
+//! something to do, since the sandbox is not at rest then.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::address::Address;
+
+use super::awaited::{Exec, Facts, Keeps, Reading, Request};
+use crate::net::talks::{self, Phase, Talk, Visitor};
+use crate::net::visits;
+use crate::task::container::{self, Container};
+use crate::task::core::Task;
+use crate::task::waits::TimedWait;
+use machine::sched::wait::Reader;
+use machine::sched::{self, Run, Runnable};
+use machine::time::NSEC;
+
+/// So many connections are looked at under one lock, and between two looks at whether a task has something to do.
+const STEP: usize = 32;
+/// So many open requests, and tasks that are set aside, are taken into account: a program chooses how many there are. Of more
+/// requests the others are looked at once some of these are over.
+const REQUESTS_MAX: usize = 1 << 14;
+const SET_ASIDE_MAX: usize = 1 << 16;
+/// As far up a process is followed to an exec'd one.
+const ANCESTORS_MAX: usize = 64;
+
+/// What to do about answers that are waited for with a time-out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Outbound {
+    /// They keep the sandbox awake: the time-out would not wake it.
+    #[default]
+    Awake,
+    /// The sandbox may sleep: the answer wakes it.
+    Sleep,
+}
+
+/// Facts, with the things that their numbers stand for.
+pub(super) struct Gathered {
+    pub facts: Facts,
+    tasks: Vec<Arc<Task>>,
+    requests: Vec<Arc<Talk>>,
+    questions: Vec<Arc<Talk>>,
+    /// The first processes of [`Facts::execs`].
+    execs: Vec<Arc<Task>>,
+    /// There are more requests than were taken into account.
+    pub is_short: bool,
+}
+
+/// The walk over tasks and connections.
+struct Walk {
+    outbound: Outbound,
+    gathered: Gathered,
+    /// Tasks that wait for one accepted connection alone, or for an answer that nobody is to stay awake for.
+    set_aside: Vec<usize>,
+}
+
+/// Gathers the facts; `None`: a task has something to do. `trusted_until_ns`, `now_ns`: see [`Facts`].
+pub(super) fn gather(outbound: Outbound, trusted_until_ns: u64, now_ns: u64) -> Option<Gathered> {
+    let facts = Facts { trusted_until_ns, now_ns, ..Facts::default() };
+    let (tasks, requests, questions, execs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let gathered = Gathered { facts, tasks, requests, questions, execs, is_short: false };
+    let mut walk = Walk { outbound, gathered, set_aside: Vec::new() };
+    walk.connections()?;
+    walk.set_aside.sort_unstable();
+    for container in container::all() {
+        walk.tasks_of(&container)?;
+    }
+    is_at_rest()?;
+    Some(walk.gathered)
+}
+
+fn is_at_rest() -> Option<()> {
+    sched::is_at_rest().then_some(())
+}
+
+/// A wait of such a length is one for ever, as that of `sleep infinity`.
+const FOR_EVER_NS: u64 = 30 * 24 * 3600 * NSEC;
+
+/// A task's wait that has an end.
+fn wait_of(task: &Task) -> Option<TimedWait> {
+    task.waits.now().filter(|wait| wait.due_ns.saturating_sub(wait.begun_ns) < FOR_EVER_NS)
+}
+
+/// The same of what the scheduler runs.
+fn timed(task: &Runnable) -> Option<TimedWait> {
+    let task: &dyn core::any::Any = &**task;
+    task.downcast_ref::<Task>().and_then(wait_of)
+}
+
+impl Walk {
+    fn connections(&mut self) -> Option<()> {
+        let mut from = 0;
+        loop {
+            is_at_rest()?;
+            let (some, next) = talks::some_from(from, STEP);
+            for talk in some {
+                let readers = talk.readers();
+                if talk.is_made() { self.question(talk, &readers) } else { self.request(talk, &readers) }
+            }
+            let Some(next) = next else { return Some(()) };
+            from = next;
+            let gathered = &mut self.gathered;
+            if gathered.requests.len().max(gathered.questions.len()) >= REQUESTS_MAX {
+                gathered.is_short = true;
+                return Some(());
+            }
+        }
+    }
+
+    fn question(&mut self, talk: Arc<Talk>, readers: &[Reader]) {
+        if talk.phase() != Phase::Asked {
+            return;
+        }
+        let waits: Vec<TimedWait> = readers.iter().filter_map(|reader| timed(&reader.task)).collect();
+        if self.outbound == Outbound::Sleep {
+            self.set_aside(readers.iter());
+        } else if let Some(wait) = waits.iter().min_by_key(|wait| wait.begun_ns) {
+            let gathered = &mut self.gathered;
+            gathered.facts.questions.push((gathered.questions.len(), *wait));
+            gathered.questions.push(talk);
+        }
+    }
+
+    fn set_aside<'a>(&mut self, readers: impl Iterator<Item = &'a Reader>) {
+        let room = SET_ASIDE_MAX.saturating_sub(self.set_aside.len());
+        self.set_aside.extend(readers.take(room).map(|reader| talks::name_of(&reader.task)));
+    }
+
+    fn request(&mut self, talk: Arc<Talk>, readers: &[Reader]) {
+        let is_alone = |reader: &Reader| reader.is_direct && reader.task.sched().waiting.is_for_one();
+        let (alone, among): (Vec<&Reader>, Vec<&Reader>) =
+            readers.iter().partition(|reader| is_alone(reader));
+        self.set_aside(alone.iter().copied());
+        let phase = talk.phase();
+        if phase == Phase::Quiet {
+            return;
+        }
+        let of = |reader: &&Reader| {
+            timed(&reader.task).map(|wait| (wait, talks::name_of(&reader.task) == talk.reader()))
+        };
+        // New ones first, and then those of who read the request.
+        let counts_most =
+            among.iter().filter_map(of).max_by_key(|(wait, is_reader)| (!wait.is_habit, *is_reader));
+        let reading = match counts_most {
+            Some((wait, is_reader)) => Reading::Loop(Some(wait), is_reader),
+            None if !among.is_empty() => Reading::Loop(None, false),
+            None if !alone.is_empty() => Reading::Alone,
+            None => Reading::Nobody,
+        };
+        self.gathered.facts.requests.push(Request { phase, since_ns: talk.since_ns(), reading });
+        self.gathered.requests.push(talk);
+    }
+
+    fn tasks_of(&mut self, container: &Arc<Container>) -> Option<()> {
+        let processes = container.processes();
+        let mut leaders = BTreeMap::new();
+        for process in processes.iter().filter(|process| process.on_end.get().is_some()) {
+            let Some(task) = process.any_task() else { continue };
+            leaders.insert(process.pid, self.gathered.execs.len());
+            self.gathered.execs.push(task);
+            self.gathered.facts.execs.push(Exec::default());
+        }
+        let parents: BTreeMap<u32, u32> = match leaders.is_empty() {
+            true => BTreeMap::new(),
+            false => processes
+                .iter()
+                .map(|process| (process.pid, process.parent.load(Ordering::Relaxed)))
+                .collect(),
+        };
+        for process in &processes {
+            let exec = exec_of(process.pid, &leaders, &parents);
+            let tasks: Vec<Arc<Task>> = process.tasks.lock().clone();
+            for (at, task) in tasks.into_iter().enumerate() {
+                if at % STEP == 0 {
+                    is_at_rest()?;
+                }
+                self.task(task, exec);
+            }
+        }
+        Some(())
+    }
+
+    fn task(&mut self, task: Arc<Task>, exec: Option<usize>) {
+        let (wait, number) = (wait_of(&task), self.gathered.tasks.len());
+        if let Some(exec) = exec.and_then(|exec| self.gathered.facts.execs.get_mut(exec)) {
+            let waiting = &task.sched().waiting;
+            exec.reads |= waiting.is_for_outside();
+            let wait = wait.filter(|_| !waiting.is_for_outside());
+            exec.wait = exec.wait.or(wait.map(|wait| (number, wait)));
+        }
+        let runnable: Runnable = task.clone();
+        if let Some(wait) = wait.filter(|_| self.set_aside.binary_search(&talks::name_of(&runnable)).is_err())
+        {
+            self.gathered.facts.waits.push((number, wait));
+        }
+        if wait.is_some() {
+            self.gathered.tasks.push(task);
+        }
+    }
+}
+
+/// The exec'd process that a process is, or descends from.
+fn exec_of(pid: u32, leaders: &BTreeMap<u32, usize>, parents: &BTreeMap<u32, u32>) -> Option<usize> {
+    let mut pid = pid;
+    for _ in 0..ANCESTORS_MAX {
+        if leaders.is_empty() || leaders.contains_key(&pid) {
+            break;
+        }
+        pid = *parents.get(&pid)?;
+    }
+    leaders.get(&pid).copied()
+}
+
+impl Gathered {
+    /// Ends the requests that are over, so that what tasks do from now on is learned as their habit.
+    pub fn end_what_is_over(&self) {
+        for (at, talk) in self.requests.iter().enumerate() {
+            if self.facts.is_over(at)
+                && let Some(request) = self.facts.requests.get(at)
+            {
+                talk.end(request.phase);
+            }
+        }
+    }
+
+    /// What keeps it awake, in the form of `REPORT_KEPT_AWAKE`.
+    pub fn tell(&self, keeps: Keeps) -> String {
+        let waiter = |task: Option<usize>| task.and_then(|at| self.tasks.get(at));
+        match keeps {
+            Keeps::Request(at, task) => {
+                let talk = self.requests.get(at);
+                let by = waiter(task).cloned().or_else(|| talk.and_then(|talk| self.reader_of(talk)));
+                tell("request", talk, by.as_ref())
+            }
+            Keeps::Perhaps(at) => {
+                let talk = self.requests.get(at);
+                let by = talk.and_then(|talk| self.reader_of(talk));
+                tell("perhaps-request", talk, by.as_ref())
+            }
+            Keeps::Exec(at, task) => {
+                let by = waiter(task).or_else(|| self.execs.get(at));
+                tell("exec", None, by)
+            }
+            Keeps::Question(at) => {
+                let talk = self.questions.get(at);
+                let by = talk.and_then(|talk| self.reader_of(talk));
+                tell("outbound", talk, by.as_ref())
+            }
+        }
+    }
+
+    /// A task that waits for more from a connection.
+    fn reader_of(&self, talk: &Talk) -> Option<Arc<Task>> {
+        talk.readers().into_iter().find_map(|reader| as_task(reader.task))
+    }
+}
+
+/// The task that the scheduler runs so.
+fn as_task(task: Runnable) -> Option<Arc<Task>> {
+    let task: Arc<dyn core::any::Any + Send + Sync> = task;
+    task.downcast().ok()
+}
+
+/// A line for each thing that is known, its name and its value.
+fn tell(kind: &str, talk: Option<&Arc<Talk>>, by: Option<&Arc<Task>>) -> String {
+    let mut text = format!("kind {kind}\n");
+    if let Some(talk) = talk {
+        text += &tell_peer(talk.port, &talk.peer);
+    }
+    if let Some(task) = by {
+        text += &tell_task(task);
+        if let Some(wait) = task.waits.now() {
+            text += &format!("wait {}\n", name_of_call(wait.call));
+            let ms = wait.due_ns.saturating_sub(wait.begun_ns) / 1_000_000;
+            text += &format!("wait_ms {ms}\n");
+        }
+    }
+    text
+}
+
+fn tell_task(task: &Task) -> String {
+    let comm = *task.comm.lock();
+    let comm = comm.split(|byte| *byte == 0).next().unwrap_or_default();
+    format!("pid {}\ntid {}\nprocess {}\n", task.process.pid, task.tid(), comm.escape_ascii())
+}
+
+/// A local port, and a peer's address as the host has it.
+fn tell_peer(port: u16, peer: &[u8]) -> String {
+    let mut text = String::new();
+    if let Some(address) = visits::internet(peer) {
+        text += &format!("peer {}\n", shown(&address));
+    }
+    if let Some(of_peer) = peer.get(2..).and_then(<[u8]>::first_chunk) {
+        text += &format!("peer_port {}\n", u16::from_be_bytes(*of_peer));
+    }
+    if port != 0 {
+        text += &format!("port {port}\n");
+    }
+    text
+}
+
+/// Who the sandbox was woken for, in the form of `REPORT_WOKEN_FOR`.
+pub(super) fn tell_visitor(visitor: Visitor) -> String {
+    let by = as_task(visitor.task);
+    let mut text = tell_peer(visitor.port, &visitor.peer);
+    if let Some(task) = by {
+        text += &tell_task(&task);
+    }
+    text
+}
+
+/// An address as programs write it.
+fn shown(address: &Address) -> String {
+    let v6 = core::net::Ipv6Addr::from(*address);
+    v6.to_ipv4_mapped().map_or_else(|| format!("{v6}"), |v4| format!("{v4}"))
+}
+
+/// The system calls in which tasks wait for a time.
+fn name_of_call(call: u32) -> String {
+    let name = match call {
+        0 | 19 | 45 | 47 | 299 => "receive",
+        1 | 20 | 44 | 46 | 307 => "send",
+        7 | 271 => "poll",
+        23 | 270 => "select",
+        35 | 230 => "nanosleep",
+        128 => "sigtimedwait",
+        202 | 449 | 455 => "futex",
+        208 | 232 | 281 | 441 => "epoll",
+        220 => "semtimedop",
+        43 | 288 => "accept",
+        _ => return format!("call-{call}"),
+    };
+    name.into()
+}
