@@ -58,7 +58,6 @@ fn containers_take_no_memory_from_each_other() {
     memory::there_is_room_to_look_into_a_full_container(trace);
     memory::files_are_removed_while_kernel_memory_is_full(trace);
     memory::a_reader_without_memory_reads_to_the_end(trace);
-    memory::what_programs_free_goes_back(trace);
     // The test's own thread goes on as any other.
     IS_KERNEL.set(false);
 }

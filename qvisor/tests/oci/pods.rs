@@ -135,7 +135,7 @@ fn mounts_that_the_host_makes_later_are_seen_by_further_containers_that_ask() {
         );
         assert_eq!(seen, "seen\nseen\n");
         assert_eq!(fs::read_to_string(later.join("back")).unwrap(), "back\n");
-        one.delete();
+        one.ok(&["delete", "--force", &one.id]);
     });
 }
 
