@@ -82,7 +82,7 @@ fn a_sleeper_may_be_alive_for_a_probe_by_a_command() {
 fn probes_that_meet_sleeps_and_wakes_are_never_refused() {
     const ROUNDS: usize = 25;
     dormouse(|world| {
-        let world = &*asleep(world, &json!({}));
+        let world: &World = asleep(world, &json!({}));
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -221,6 +221,7 @@ mod tests {
     use crate::hostcall::testing::Bench;
 
     const LAST: u64 = 24;
+    const BYTES: usize = 25;
 
     fn neg(code: i32) -> i64 {
         Errno(code).as_result()
@@ -303,7 +304,7 @@ mod tests {
         fn pieces_are_the_bytes_that_are_locked(
             steps in prop::collection::vec((0..=LAST, 0..=LAST, 0_u8..3, any::<bool>()), 0..40),
         ) {
-            let (mut pieces, mut bytes) = (Pieces::default(), [None; LAST as usize + 1]);
+            let (mut pieces, mut bytes) = (Pieces::default(), [None; BYTES]);
             for (one, other, kind, stays) in steps {
                 let (first, last) = (one.min(other), one.max(other));
                 let kind = [LockKind::None, LockKind::Shared, LockKind::Exclusive][usize::from(kind)];
@@ -315,7 +316,7 @@ mod tests {
                     continue;
                 }
                 let value = (kind != LockKind::None).then_some(kind == LockKind::Exclusive);
-                (first..=last).for_each(|at| bytes[at as usize] = value);
+                (first..=last).for_each(|at| bytes[usize::try_from(at).unwrap()] = value);
                 let mut expected = Vec::new();
                 for (at, value) in (0_u64..).zip(bytes) {
                     let Some(value) = value else { continue };
