@@ -96,7 +96,7 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
         }
         Trap::Exception { vector, error } => signal::raise_exception(task, vector, error),
         Trap::Lost => {
-            machine::info!("task {}: its address space is lost", task.tid());
+            machine::warn!("task {}: its address space is lost", task.tid());
             signal::kill_process(&task.process, SIGKILL);
         }
     }

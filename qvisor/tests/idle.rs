@@ -406,10 +406,14 @@ fn execd_processes() {
     let mut place = sandbox(&[], &["sh".into(), "-c".into(), "echo ready; exec cat".into()]);
     place.becomes("hibernated");
     let before = hibernations(&place);
-    let build = "for step in 1 2 3 4 5 6; do sleep 1; done; echo built";
-    let output = place.run(&["exec", "s", "sh", "-c", build]);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "built\n");
+    // It has yet to end when one looks.
+    let build = "for step in 1 2 3 4 5 6; do sleep 1; done; echo built; sleep 30";
+    let mut building = place.command(&["exec", "s", "sh", "-c", build]);
+    let mut building = building.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(sleeper::next_line(&mut building), "built\n");
     assert_eq!(hibernations(&place), before);
+    let _ = building.kill();
+    building.wait().unwrap();
     // One that waits for its input sleeps, and goes on.
     let mut shell = place.command(&["exec", "s", "sh"]);
     let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -480,6 +484,8 @@ fn whoever_waits_for_an_answer_with_a_time_out_stays_awake_unless_told_otherwise
 fn what_may_be_a_request_keeps_it_awake_for_no_longer_than_is_said() {
     let mut place = sandbox(&["--awake-at-most", "3s"], &python("ticking"));
     let port = port_of(place.front.as_mut().unwrap());
+    // Idle from the start, it sleeps: its tick is a habit then.
+    place.becomes("hibernated");
     let mut client = Client::new(port);
     client.ask("/wait");
     let kept = kept_by(&place, "perhaps-request");

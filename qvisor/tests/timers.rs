@@ -33,7 +33,9 @@ fn wakes_for(options: &[&str], program: &[&str], name: &str, kind: &str) {
     place.start(options, &[], program);
     let mut events = Events::of(&place);
     for _ in 0..3 {
-        let told = events.until(is_timer_wake);
+        // On a busy host it may have been asleep before it was done, and woken to go on.
+        let is_its = |event: &Value| is_timer_wake(event) && event["timer"]["kind"] != "unfinished";
+        let told = events.until(is_its);
         let last = told.last().unwrap();
         let timer = &last["timer"];
         assert_eq!((&timer["kind"], last["cause"].as_str()), (&kind.into(), Some("request")), "{told:?}");
@@ -47,7 +49,11 @@ fn wakes_for(options: &[&str], program: &[&str], name: &str, kind: &str) {
     let stats = place.order(&["stats"]);
     assert!(stats["timer_wakes"].as_u64() >= Some(3), "{stats}");
     assert!(stats["wakes"].as_u64() >= stats["timer_wakes"].as_u64());
-    assert!(stats["last_timer_wake"]["process"].as_str().unwrap().starts_with(name), "{stats}");
+    let why = place.order(&["why"]);
+    let woken = &why["woken_by"];
+    assert!(woken["pid"].as_u64() > Some(0) || woken["request"] != "timer", "{why}");
+    let last = &stats["last_timer_wake"];
+    assert!(last["kind"] == "unfinished" || last["process"].as_str().unwrap().starts_with(name), "{stats}");
     // It goes back to sleep, and is not kept awake for the whole of a long idle time.
     place.becomes("hibernated");
     place.kill("KILL");

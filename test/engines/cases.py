@@ -59,6 +59,11 @@ class Side:
         exec_id = f"e{time.monotonic_ns()}"
         return self.ctr("task", "exec", "--exec-id", exec_id, *flags, self.id, *command, **options)
 
+    def exec_says(self, word):
+        """A process that comes in says something, which arrives."""
+        done = self.exec("echo", word)
+        check(done.stdout == f"{word}\n", f"exec says {done.stdout!r}, {done.stderr!r}")
+
     def remove(self, id=None):
         """Removes a container that has ended or not."""
         self.ctr("task", "rm", "-f", id or self.id, code=None)
@@ -431,7 +436,7 @@ def a_group_that_starts_and_ends_at_once(side):
 def a_long_id(side):
     side.id = (side.id + "-" + "x" * 76)[:76]
     side.detach("sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done")
-    check(side.exec("echo", "inside").stdout == "inside\n", "exec says something else")
+    side.exec_says("inside")
     shown = on_terminal(side.engine.words("task", "exec", "-t", "--exec-id", "t", side.id, "sh"), side.engine.env,
                         b"echo a$((1+1))b\nexit\n", b"a2b")
     check(shown == 0, f"a terminal's shell ended with {shown}")
@@ -446,7 +451,7 @@ def containerd_restarts(side):
     side.engine.kill()
     side.engine.start()
     check((side.status(), side.pid()) == ("RUNNING", pid), f"{side.status()} {side.pid()}, before it was {pid}")
-    check(side.exec("echo", "still here").stdout == "still here\n", "exec says something else")
+    side.exec_says("still here")
     side.engine.kill()
     os.kill(pid, signal.SIGTERM)
     until("the end", lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
@@ -539,7 +544,7 @@ def an_exec_wakes(side):
     pid = side.pid()
     side.ctr("task", "kill", "-s", "SIGSTOP", side.id)
     until("hibernation", lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T")
-    check(side.exec("echo", "awake").stdout == "awake\n", "exec says something else")
+    side.exec_says("awake")
     side.remove()
 
 

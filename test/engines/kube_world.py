@@ -61,6 +61,8 @@ class Kube(Engine):
         self.cri = self.plugin()
         # IDs of all pods and containers that were made.
         self.ids = set()
+        # Those of Dormouse.
+        self.own_ids = set()
         # What cases that failed have left.
         self.abandoned = []
         # By runtime: the names of the calls that were made.
@@ -138,6 +140,8 @@ class Kube(Engine):
         answer = json.loads(done.stdout)
         if method == "RunPodSandbox":
             self.ids.add(answer["pod_sandbox_id"])
+            if runtime == "dormouse":
+                self.own_ids.add(answer["pod_sandbox_id"])
         elif method == "CreateContainer":
             self.ids.add(answer["container_id"])
         return answer
@@ -170,8 +174,8 @@ class Kube(Engine):
         left += [f"address {path}" for path in (self.dir / "ipam").glob("*/10.*")]
         left += [f"network's result {path}" for path in Path("/var/lib/cni/results").glob(f"{self.network}-*")]
         left += [f"state {path}" for path in self.states()]
-        # A shim's socket is named by its containerd and its pod, and beside it is a lock.
-        names = (hashlib.sha256(f"{self.address}/{self.namespace}/{id_}".encode()).hexdigest() for id_ in self.ids)
+        # A shim's socket is named by its containerd and its pod, and beside it is a lock. That of runc's shim stays at times when it is killed.
+        names = (hashlib.sha256(f"{self.address}/{self.namespace}/{id_}".encode()).hexdigest() for id_ in self.own_ids)
         left += [f"socket {path}" for name in names for path in Path("/run/containerd/s").glob(f"{name}*")]
         return left + [f"group {path}" for path in self.groups()]
 

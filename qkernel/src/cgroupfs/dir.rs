@@ -88,7 +88,9 @@ impl Inode for Dir {
     }
 
     fn rmdir(&self, name: &[u8]) -> Result<()> {
-        self.place.groups.remove(self.place.id, name, &table::names())
+        let group = self.place.group().map_err(|_| Errno::ENOENT)?;
+        let no_forks = || group.container.pids.tree.lock();
+        self.place.groups.remove((self.place.id, name), &table::names(), no_forks)
     }
 
     fn set_attr(&self, change: &AttrChange) -> Result<()> {

@@ -11,6 +11,7 @@ use crate::task;
 use crate::task::groups::{Change, MAX};
 use crate::task::process::Process;
 use machine::errno::{Errno, Result};
+use machine::sched::work;
 
 pub fn controllers(group: &Group, out: &mut Out) -> Result<()> {
     number(out, group.groups().facts(group.id)?.standing.has.names())
@@ -21,7 +22,10 @@ pub fn subtree_control(group: &Group, out: &mut Out) -> Result<()> {
 }
 
 pub fn set_subtree_control(group: &Group, text: &str, _: &Creds) -> Result<()> {
-    group.groups().hand_on(group.id, Change::parse(text)?)
+    let change = Change::parse(text)?;
+    // No process that begins has its group already and does not count yet.
+    let _no_forks = group.container.pids.tree.lock();
+    group.groups().hand_on(group.id, change)
 }
 
 pub fn events(group: &Group, out: &mut Out) -> Result<()> {
@@ -114,8 +118,15 @@ fn named(group: &Group, text: &str) -> Result<Arc<Process>> {
 pub fn move_process(group: &Group, text: &str, opener: &Creds) -> Result<()> {
     let process = named(group, text)?;
     let groups = group.groups();
-    check_move(groups, process.member.group(), group.id, opener)?;
-    groups.move_to(&process.member, group.id, process.group_ticks())?;
+    loop {
+        // Somebody else may move it meanwhile, to where the writer may not take it from.
+        let from = process.member.group();
+        check_move(groups, from, group.id, opener)?;
+        if groups.move_to(&process.member, (from, group.id), process.group_ticks())? {
+            break;
+        }
+        work::count_or_end(1)?;
+    }
     groups.tell();
     Ok(())
 }

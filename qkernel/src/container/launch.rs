@@ -56,12 +56,13 @@ pub fn new_leader(
         task.confinement.set_no_new_privs();
     }
     task.confinement.begin_with(filter);
-    if let Some(first) = container.first_process() {
-        container.groups.come_in(&process.member, &first.member);
-    }
+    let first = container.first_process();
     let mut tree = container.pids.tree.lock();
     if !tree.admits(container) {
         return Err(Errno::ESRCH);
+    }
+    if let Some(first) = &first {
+        container.groups.come_in(&process.member, &first.member);
     }
     // They hold each other from here until the task ends.
     process.tasks.lock().push(task.clone());
@@ -76,6 +77,8 @@ pub fn new_leader(
         uid,
     };
     tree.nodes.insert(pid, node);
+    drop(tree);
+    container.groups.tell();
     Ok(task)
 }
 

@@ -20,6 +20,7 @@ use crate::harness::steps::SCRATCH;
 use crate::signals::{SIGKILL, SIGSTOP, SIGTERM};
 use crate::task::container;
 use crate::task::container::{Container, FIRST_PID};
+use crate::task::groups::Groups;
 use crate::task::pidfd::PidFile;
 use crate::task::process::Process;
 use machine::errno::Errno;
@@ -319,10 +320,12 @@ fn control_groups_are_each_containers_own() {
     assert_eq!(others.lookup(b"below").err(), Some(Errno::ENOENT));
     let groups = &app.container.groups;
     let id = groups.find(groups.root(), b"below").expect("its number");
-    groups.move_to(&child.member, id, child.group_ticks()).expect("the move");
+    let moved = |groups: &Groups, process: &Process| {
+        groups.move_to(&process.member, (process.member.group(), id), process.group_ticks())
+    };
+    assert_eq!(moved(groups, &child), Ok(true));
     // It is no group of another container.
-    let strange = other.container.groups.move_to(&other.process.member, id, other.process.group_ticks());
-    assert_eq!(strange, Err(Errno::ENODEV));
+    assert_eq!(moved(&other.container.groups, &other.process), Err(Errno::ENODEV));
     let next = app.container.pids.tree.lock().new_id() + 1;
     feed_process(APP, next, sleep());
     assert_eq!(turn(&child, [call(FORK, &[])]), [next.into()]);

@@ -6,14 +6,15 @@
 //!
 //! | who waits outside | the sandbox stays awake while |
 //! |---|---|
-//! | for the answer to a request that no task reads on from: its handler is at work | a task waits in a way that is no habit |
-//! | the same, and some task waits for more from the connection, as an event loop always does | such a wait has begun since the request did; or whoever read the request waits in a loop that has a time-out of its own, which hides others |
-//! | for the rest of an answer, perhaps | the loop that waits for more from the connection waits in a way that is no habit, or for what is left of a long one; after a write that followed from a timer as above |
+//! | for the answer to a request that no task reads on from: its handler is at work | a task waits in a way that is no habit; or whoever read the request waits in a loop that has a time-out of its own, which hides others |
+//! | the same, and some task waits for more from the connection, as an event loop always does | such a wait has begun since the request did; or such a loop as above |
+//! | for the rest of an answer, perhaps | a task sleeps for a time and nothing else, and began to since the connection was last quiet; or the loop that waits for more from the connection waits in a way that is no habit, or for what is left of a long one; after a write that followed from a timer as above |
 //! | for the end of an exec'd process | one of its tasks waits for a time, or, for a while, none waits for its input or a socket |
 //! | nobody, but the sandbox has asked somebody itself | a task waits for that answer with a time-out |
 //!
 //! A wait for more from one accepted connection alone counts for nothing: its time-out ends a connection that nobody uses. What may
-//! repeat for ever counts while it begins before a time ([`Facts::trusted_until_ns`]); a single wait counts to its end.
+//! repeat for ever counts while it begins before a time ([`Facts::trusted_until_ns`]); a single wait counts to its end. Timers that
+//! tell by a signal or a descriptor count as waits that begin when they are set.
 
 use alloc::vec::Vec;
 
@@ -23,8 +24,8 @@ use crate::task::waits::TimedWait;
 /// How those wait that read on from a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reading {
-    /// Nobody does.
-    Nobody,
+    /// Nobody does. With it the wait of the task that read the request, if that has an end.
+    Nobody(Option<TimedWait>),
     /// A task waits for this connection alone.
     Alone,
     /// Tasks wait for it among other things. The wait that counts most, of those that have an end, and whether the task is the one
@@ -36,7 +37,9 @@ pub(super) enum Reading {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub phase: Phase,
+    /// When something was last asked, and when the connection was last quiet.
     pub since_ns: u64,
+    pub opened_ns: u64,
     pub reading: Reading,
 }
 
@@ -76,15 +79,29 @@ pub(super) enum Keeps {
     Question(usize),
 }
 
+/// The latest of the waits that count: no request looks at all of them. The numbers of tasks, and when they began to wait.
+#[derive(Clone, Copy, Default)]
+struct Latest {
+    any: Option<(usize, u64)>,
+    /// Of those that wait for a time and nothing else.
+    sleep: Option<(usize, u64)>,
+}
+
+/// The task with this wait, if that has begun since.
+fn since(latest: Option<(usize, u64)>, since_ns: u64) -> Option<usize> {
+    latest.filter(|(_, begun_ns)| *begun_ns >= since_ns).map(|(task, _)| task)
+}
+
 impl Facts {
     /// What keeps the sandbox awake; `None`: it may sleep.
     pub fn judge(&self) -> Option<Keeps> {
         let requests = self.requests.iter().enumerate();
         let exec = |(at, exec): (usize, &Exec)| match exec.wait {
-            Some((task, _)) => Some(Keeps::Exec(at, Some(task))),
+            Some((task, wait)) => self.is_trusted(&wait).then_some(Keeps::Exec(at, Some(task))),
             None => (!exec.reads && self.now_ns <= self.trusted_until_ns).then_some(Keeps::Exec(at, None)),
         };
-        let mut requests = requests.filter_map(|(at, request)| self.open(at, request));
+        let latest = self.latest();
+        let mut requests = requests.filter_map(|(at, request)| self.open(at, request, latest));
         let questions = || self.questions.iter().find(|(_, wait)| self.is_trusted(wait));
         requests
             .next()
@@ -92,11 +109,12 @@ impl Facts {
             .or_else(|| questions().map(|(at, _)| Keeps::Question(*at)))
     }
 
-    /// Whether a request is over: some task waits for the next one, and nothing is there that would answer this one.
-    pub fn is_over(&self, at: usize) -> bool {
-        self.requests
-            .get(at)
-            .is_some_and(|request| request.reading != Reading::Nobody && self.open(at, request).is_none())
+    /// The requests that are over: some task waits for the next one, and nothing is there that would answer this one.
+    pub fn over(&self) -> impl Iterator<Item = usize> {
+        let latest = self.latest();
+        let is_read = |request: &Request| !matches!(request.reading, Reading::Nobody(_));
+        let requests = self.requests.iter().enumerate().filter(move |(_, request)| is_read(request));
+        requests.filter(move |(at, request)| self.open(*at, request, latest).is_none()).map(|(at, _)| at)
     }
 
     /// A wait counts whose beginning is not too late for it to be one of many.
@@ -104,28 +122,44 @@ impl Facts {
         wait.begun_ns <= self.trusted_until_ns
     }
 
-    /// A wait that is no habit and began since.
-    fn new_since(&self, since_ns: u64) -> Option<usize> {
-        let counts = |wait: &TimedWait| !wait.is_habit && wait.begun_ns >= since_ns && self.is_trusted(wait);
-        self.waits.iter().find(|(_, wait)| counts(wait)).map(|(task, _)| *task)
+    fn latest(&self) -> Latest {
+        let mut latest = Latest::default();
+        for (task, wait) in self.waits.iter().filter(|(_, wait)| !wait.is_habit && self.is_trusted(wait)) {
+            let later = |known: Option<(usize, u64)>| match known {
+                Some((_, begun_ns)) if begun_ns >= wait.begun_ns => known,
+                _ => Some((*task, wait.begun_ns)),
+            };
+            latest.any = later(latest.any);
+            if wait.is_sleep() {
+                latest.sleep = later(latest.sleep);
+            }
+        }
+        latest
     }
 
-    fn open(&self, at: usize, request: &Request) -> Option<Keeps> {
+    fn open(&self, at: usize, request: &Request, latest: Latest) -> Option<Keeps> {
         let by = |task: Option<usize>| task.map(|task| Keeps::Request(at, Some(task)));
+        let perhaps = |hides: Option<TimedWait>| hides.map(|_| Keeps::Perhaps(at));
+        let hides = |wait: TimedWait| Some(wait).filter(|_| self.now_ns <= self.trusted_until_ns);
         let (own, hides) = match request.reading {
-            Reading::Nobody => return by(self.new_since(0)),
+            Reading::Nobody(own) => (false, own.filter(|wait| wait.is_habit).and_then(hides)),
             Reading::Alone | Reading::Loop(None, _) => (false, None),
             Reading::Loop(Some(wait), _) if !wait.is_habit => (self.is_trusted(&wait), None),
-            Reading::Loop(Some(wait), is_reader) => {
-                (false, Some(wait).filter(|_| is_reader && self.now_ns <= self.trusted_until_ns))
-            }
+            Reading::Loop(Some(wait), is_reader) => (false, hides(wait).filter(|_| is_reader)),
         };
-        let perhaps = |hides: Option<TimedWait>| hides.map(|_| Keeps::Perhaps(at));
+        let is_left = matches!(request.reading, Reading::Nobody(_));
+        let asleep = since(latest.sleep, request.opened_ns);
         match request.phase {
             Phase::Quiet => None,
             _ if own => Some(Keeps::Request(at, None)),
-            Phase::Answered => perhaps(hides.filter(|wait| wait.is_rest)),
-            Phase::Asked | Phase::Late => by(self.new_since(request.since_ns)).or_else(|| perhaps(hides)),
+            Phase::Answered if is_left => {
+                by(since(latest.any, 0)).or_else(|| perhaps(hides.filter(|wait| wait.is_rest)))
+            }
+            Phase::Answered => by(asleep).or_else(|| perhaps(hides.filter(|wait| wait.is_rest))),
+            Phase::Asked | Phase::Late => {
+                let since_ns = if is_left { 0 } else { request.since_ns };
+                by(since(latest.any, since_ns).or(asleep)).or_else(|| perhaps(hides))
+            }
         }
     }
 }
@@ -137,7 +171,12 @@ mod tests {
     const TRUSTED: u64 = 1000;
 
     fn wait(begun_ns: u64, is_habit: bool) -> TimedWait {
-        TimedWait { call: 35, begun_ns, due_ns: u64::MAX, is_habit, is_rest: false }
+        TimedWait { call: 202, begun_ns, due_ns: u64::MAX, is_habit, is_rest: false }
+    }
+
+    /// A sleep.
+    fn sleep(begun_ns: u64, is_habit: bool) -> TimedWait {
+        TimedWait { call: 230, ..wait(begun_ns, is_habit) }
     }
 
     /// What is left of a long habit.
@@ -145,12 +184,13 @@ mod tests {
         TimedWait { is_rest: true, ..wait(begun_ns, true) }
     }
 
+    /// One request, asked last at 100, over a connection that has not been quiet since 60.
     fn facts(waits: &[TimedWait], phase: Phase, reading: Reading) -> Facts {
         Facts {
             trusted_until_ns: TRUSTED,
             now_ns: 900,
             waits: waits.iter().copied().enumerate().collect(),
-            requests: [Request { phase, since_ns: 100, reading }].into(),
+            requests: [Request { phase, since_ns: 100, opened_ns: 60, reading }].into(),
             ..Facts::default()
         }
     }
@@ -158,28 +198,35 @@ mod tests {
     /// The rule once more, said in another way, for every small set of facts.
     fn expected(other: Option<TimedWait>, phase: Phase, reading: Reading, now_ns: u64) -> bool {
         let counts = |wait: TimedWait| !wait.is_habit && wait.begun_ns <= TRUSTED;
-        let since = other.is_some_and(|wait| counts(wait) && wait.begun_ns >= 100);
-        let (is_own, is_hidden, is_rest) = match reading {
-            Reading::Nobody => return other.is_some_and(counts),
-            Reading::Loop(Some(own), is_reader) => {
-                (counts(own), own.is_habit && is_reader && now_ns <= TRUSTED, own.is_rest)
-            }
-            _ => (false, false, false),
-        };
-        match phase {
-            Phase::Quiet => false,
-            Phase::Answered => is_own || is_hidden && is_rest,
-            Phase::Asked | Phase::Late => is_own || since || is_hidden,
+        let since = |from_ns| other.is_some_and(|wait| counts(wait) && wait.begun_ns >= from_ns);
+        let slept = other.is_some_and(|wait| wait.call == 230) && since(60);
+        let hides = |own: Option<TimedWait>| own.is_some_and(|own| own.is_habit) && now_ns <= TRUSTED;
+        let is_rest = |own: Option<TimedWait>| own.is_some_and(|own| own.is_rest);
+        match (reading, phase) {
+            (_, Phase::Quiet) => false,
+            (Reading::Nobody(own), Phase::Answered) => since(0) || hides(own) && is_rest(own),
+            (Reading::Nobody(own), _) => since(0) || hides(own),
+            (Reading::Alone | Reading::Loop(None, _), Phase::Answered) => slept,
+            (Reading::Alone | Reading::Loop(None, _), _) => slept || since(100),
+            (Reading::Loop(Some(own), _), _) if counts(own) || slept => true,
+            (Reading::Loop(own, is_reader), Phase::Answered) => is_reader && hides(own) && is_rest(own),
+            (Reading::Loop(own, is_reader), _) => since(100) || is_reader && hides(own),
         }
     }
 
     #[test]
     fn every_small_set_of_facts_is_judged_by_the_rule() {
-        let times = [50, 100, 900, TRUSTED + 1];
+        let times = [50, 70, 100, 900, TRUSTED + 1];
+        let kinds =
+            |at: &u64| [wait(*at, false), wait(*at, true), rest(*at), sleep(*at, false), sleep(*at, true)];
         let mut waits = alloc::vec![None];
-        waits.extend(times.iter().flat_map(|at| [wait(*at, false), wait(*at, true), rest(*at)]).map(Some));
-        let mut readings = alloc::vec![Reading::Nobody, Reading::Alone];
-        readings.extend(waits.iter().flat_map(|own| [Reading::Loop(*own, false), Reading::Loop(*own, true)]));
+        waits.extend(times.iter().flat_map(kinds).map(Some));
+        let mut readings = alloc::vec![Reading::Alone];
+        readings.extend(
+            waits.iter().flat_map(|own| {
+                [Reading::Nobody(*own), Reading::Loop(*own, false), Reading::Loop(*own, true)]
+            }),
+        );
         let mut judged = 0;
         for phase in [Phase::Quiet, Phase::Asked, Phase::Answered, Phase::Late] {
             // Nobody asks about one that is quiet, but for those whose phase changes meanwhile.
@@ -192,18 +239,34 @@ mod tests {
                     let keeps = facts.judge();
                     let is_kept = expected(*other, phase, *reading, now_ns);
                     assert_eq!(keeps.is_some(), is_kept, "{facts:?}");
-                    assert_eq!(facts.is_over(0), !is_kept && *reading != Reading::Nobody, "{facts:?}");
+                    let is_read = !matches!(reading, Reading::Nobody(_));
+                    assert_eq!(facts.over().count() == 1, !is_kept && is_read, "{facts:?}");
                     judged += 1;
                 }
             }
         }
-        assert_eq!(judged, 4 * (2 + 2 * 13) * 13 * 2);
+        assert_eq!(judged, 4 * (1 + 3 * 26) * 26 * 2);
+    }
+
+    #[test]
+    fn of_many_waits_the_latest_that_counts_is_found() {
+        let waits = [
+            sleep(70, false),
+            wait(300, false),
+            sleep(200, false),
+            wait(400, true),
+            wait(TRUSTED + 1, false),
+        ];
+        let asked = facts(&waits, Phase::Asked, Reading::Alone);
+        assert_eq!(asked.judge(), Some(Keeps::Request(0, Some(1))));
+        let answered = facts(&waits, Phase::Answered, Reading::Alone);
+        assert_eq!(answered.judge(), Some(Keeps::Request(0, Some(2))));
     }
 
     #[test]
     fn a_request_whose_handler_waits_for_nothing_but_the_outside_may_sleep() {
-        let idle = facts(&[wait(1, true)], Phase::Asked, Reading::Nobody);
-        assert!(idle.judge().is_none() && !idle.is_over(0), "it is open all the same");
+        let idle = facts(&[wait(1, true)], Phase::Asked, Reading::Nobody(None));
+        assert!(idle.judge().is_none() && idle.over().next().is_none(), "it is open all the same");
         assert_eq!(idle.requests.len(), 1);
     }
 
@@ -218,6 +281,7 @@ mod tests {
                 Exec { wait: Some((3, wait(800, true))), reads: true },
                 Some(Keeps::Exec(0, Some(3))),
             ),
+            (TRUSTED + 1, Exec { wait: Some((3, wait(TRUSTED + 1, true))), reads: false }, None),
         ] {
             let facts = Facts { trusted_until_ns: TRUSTED, now_ns, execs: [exec].into(), ..Facts::default() };
             assert_eq!(facts.judge(), keeps, "{exec:?}");

@@ -19,6 +19,7 @@ use crate::net::visits;
 use crate::task::container::{self, Container};
 use crate::task::core::Task;
 use crate::task::waits::TimedWait;
+use machine::sched::timer::{self, Interest, Standing};
 use machine::sched::wait::Reader;
 use machine::sched::{self, Run, Runnable};
 use machine::time::NSEC;
@@ -73,14 +74,19 @@ pub(super) fn gather(outbound: Outbound, trusted_until_ns: u64, now_ns: u64) -> 
     for container in container::all() {
         walk.tasks_of(&container)?;
     }
+    walk.name_readers();
+    walk.timers();
     is_at_rest()?;
     Some(walk.gathered)
 }
 
+/// `None`: a task has something to do, or the host has news that may give it something.
 fn is_at_rest() -> Option<()> {
-    sched::is_at_rest().then_some(())
+    (sched::is_at_rest() && !sched::has_news()).then_some(())
 }
 
+/// Stands for a system call where a task waits by a timer that it has set.
+const TIMER: u32 = u32::MAX;
 /// A wait of such a length is one for ever, as that of `sleep infinity`.
 const FOR_EVER_NS: u64 = 30 * 24 * 3600 * NSEC;
 
@@ -153,10 +159,51 @@ impl Walk {
             Some((wait, is_reader)) => Reading::Loop(Some(wait), is_reader),
             None if !among.is_empty() => Reading::Loop(None, false),
             None if !alone.is_empty() => Reading::Alone,
-            None => Reading::Nobody,
+            // The tasks come later.
+            None => Reading::Nobody(None),
         };
-        self.gathered.facts.requests.push(Request { phase, since_ns: talk.since_ns(), reading });
+        let (since_ns, opened_ns) = talk.since_ns();
+        self.gathered.facts.requests.push(Request { phase, since_ns, opened_ns, reading });
         self.gathered.requests.push(talk);
+    }
+
+    /// How those wait who read requests that nobody reads on from.
+    fn name_readers(&mut self) {
+        let Gathered { facts, tasks, requests, .. } = &mut self.gathered;
+        let name = |task: &Arc<Task>| talks::name_of(&(task.clone() as Runnable));
+        let waits = facts.waits.iter().filter_map(|(at, wait)| Some((name(tasks.get(*at)?), *wait)));
+        let waits: BTreeMap<usize, TimedWait> = waits.collect();
+        for (request, talk) in facts.requests.iter_mut().zip(requests) {
+            if let Reading::Nobody(own) = &mut request.reading {
+                *own = waits.get(&talk.reader()).copied();
+            }
+        }
+    }
+
+    /// Timers that were set while a request was open, and tell by a signal or a descriptor: they count as new waits of their tasks.
+    /// A period that begins again was set before.
+    fn timers(&mut self) {
+        let asked = |request: &&Request| matches!(request.phase, Phase::Asked | Phase::Late);
+        let requests = self.gathered.facts.requests.iter().filter(asked);
+        let Some(from_ns) = requests.map(|request| request.since_ns).min() else { return };
+        let interest = |due_ns: u64, set_ns: u64| match set_ns {
+            _ if set_ns < from_ns || due_ns.saturating_sub(set_ns) >= FOR_EVER_NS => Interest::No,
+            _ => Interest::Yes,
+        };
+        let gathered = &mut self.gathered;
+        timer::standing(timer::ROUNDS, interest, |standing| {
+            let (Standing { due_ns, set_ns, is_period, .. }, waiter) = (&standing, &standing.waiter);
+            let Some(task) = waiter.task.clone().filter(|_| waiter.kind != timer::KIND_WAIT && !is_period)
+            else {
+                return;
+            };
+            let (call, is_habit, is_rest) = (TIMER, false, false);
+            let wait = TimedWait { call, begun_ns: *set_ns, due_ns: *due_ns, is_habit, is_rest };
+            if let Some(task) = as_task(task) {
+                gathered.facts.waits.push((gathered.tasks.len(), wait));
+                gathered.tasks.push(task);
+            }
+        });
     }
 
     fn tasks_of(&mut self, container: &Arc<Container>) -> Option<()> {
@@ -222,10 +269,8 @@ fn exec_of(pid: u32, leaders: &BTreeMap<u32, usize>, parents: &BTreeMap<u32, u32
 impl Gathered {
     /// Ends the requests that are over, so that what tasks do from now on is learned as their habit.
     pub fn end_what_is_over(&self) {
-        for (at, talk) in self.requests.iter().enumerate() {
-            if self.facts.is_over(at)
-                && let Some(request) = self.facts.requests.get(at)
-            {
+        for at in self.facts.over() {
+            if let (Some(talk), Some(request)) = (self.requests.get(at), self.facts.requests.get(at)) {
                 talk.end(request.phase);
             }
         }
@@ -336,6 +381,7 @@ fn name_of_call(call: u32) -> String {
         208 | 232 | 281 | 441 => "epoll",
         220 => "semtimedop",
         43 | 288 => "accept",
+        TIMER => "timer",
         _ => return format!("call-{call}"),
     };
     name.into()

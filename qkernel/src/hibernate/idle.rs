@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use machine::host;
 use machine::sched;
 use machine::sched::pause;
+use machine::sched::set_times;
 use machine::time;
 
 /// Processor time in a window below which a sandbox counts as idle: one part in this many of the window.
@@ -75,12 +76,17 @@ pub(super) struct Watch {
 struct Visits {
     /// When somebody came last by whom the time is restarted; 0: nobody.
     counted_ns: u64,
+    /// Something is open that was begun for one by whom it is not.
     is_any_open: bool,
+    /// It was begun for a timer.
+    is_at_work: bool,
 }
 
 impl Visits {
     fn take() -> Self {
-        Self { counted_ns: visits::counted_ns(), is_any_open: visits::is_any_open() || timers::are_at_work() }
+        let is_at_work = timers::are_at_work();
+        let is_any_open = visits::is_any_open() || is_at_work;
+        Self { counted_ns: visits::counted_ns(), is_any_open, is_at_work }
     }
 }
 
@@ -188,8 +194,9 @@ impl Watch {
 
     /// Until when a wait may begin that counts as one for which somebody outside waits, if it may be one of many.
     fn trusted_until_ns(&self) -> u64 {
-        let idle_ns = self.active_ns.saturating_add(self.timeout_ns).max(self.woken_ns.unwrap_or(0));
-        idle_ns.saturating_add(self.awake_at_most_ns)
+        let until_ns = self.active_ns.saturating_add(self.timeout_ns).saturating_add(self.awake_at_most_ns);
+        // What does not restart the time gives no more of it either, but for what is begun right after a wake.
+        self.woken_ns.map_or(until_ns, |woken_ns| until_ns.max(woken_ns.saturating_add(self.timeout_ns)))
     }
 
     /// Something keeps it awake though it is idle: one looks again soon.
@@ -238,6 +245,7 @@ pub fn set(settings: Settings) {
             visits::ignore(settings.ignored);
         }
         talks::watch();
+        set_times::keep();
         let (now_ns, cpu_ns) = (time::monotonic_ns(), time::host_cpu_ns());
         let mut watch = HIBERNATION.idle.lock();
         (watch.awake_at_most_ns, watch.outbound) = (settings.awake_at_most_ns, settings.outbound);
@@ -319,6 +327,7 @@ pub fn look() {
         Verdict::Idle if is_bound_by_locks() => stay_awake("kind lock\n".into()),
         Verdict::Idle => sleep_unless_awaited(),
         Verdict::Busy => tell("kind computes\n".into()),
+        Verdict::Wait(_) if visits.is_at_work => tell("kind timer\n".into()),
         Verdict::Wait(_) => tell(String::new()),
     }
 }
@@ -383,7 +392,7 @@ fn tell(text: String) {
 mod tests {
     use super::*;
 
-    const NOBODY: Visits = Visits { counted_ns: 0, is_any_open: false };
+    const NOBODY: Visits = Visits { counted_ns: 0, is_any_open: false, is_at_work: false };
 
     /// Hibernates after 1000 ns, with a grace of 250 ns.
     fn watch() -> Watch {
@@ -513,7 +522,7 @@ mod tests {
         watch.awake_at_most_ns = 300;
         assert_eq!(watch.trusted_until_ns(), 5000 + 1000 + 300);
         watch.woken_ns = Some(20_000);
-        assert_eq!(watch.trusted_until_ns(), 20_300);
+        assert_eq!(watch.trusted_until_ns(), 21_000);
     }
 
     #[test]

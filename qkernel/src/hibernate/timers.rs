@@ -46,7 +46,8 @@ pub(super) fn sleep() {
         0 => Interest::No,
         _ => Interest::Yes,
     };
-    timer::standing(interest, |standing| {
+    // One container's deadlines hide no other's. Nothing runs, and whoever set one paid for it.
+    timer::standing(usize::MAX, interest, |standing| {
         if let Some(deadline) = deadline_of(&standing) {
             let mut deadlines = HIBERNATION.deadlines.lock();
             deadlines.stands(deadline);
@@ -112,7 +113,7 @@ pub(super) fn are_at_work() -> bool {
         0 => Interest::No,
         _ => Interest::Yes,
     };
-    timer::standing(interest, |standing| {
+    timer::standing(timer::ROUNDS, interest, |standing| {
         let deadline = deadline_of(&standing);
         if deadline.is_some_and(|deadline| HIBERNATION.deadlines.lock().is_of_new_work(&deadline)) {
             is_new.set(true);
@@ -123,7 +124,7 @@ pub(super) fn are_at_work() -> bool {
 
 /// What counts of a deadline; `None`: its program is stopped or paused, and would not run.
 fn deadline_of(standing: &Standing) -> Option<Deadline> {
-    let Standing { due_ns, set_ns, waiter } = standing;
+    let Standing { due_ns, set_ns, waiter, .. } = standing;
     let unknown = Waiter { container: 0, family: 0, pid: 0, name: [0; 16], kind: waiter.kind };
     let task: Option<Arc<dyn Any + Send + Sync>> = waiter.task.clone().map(|task| task as _);
     let waiter = match task.and_then(|task| task.downcast::<Task>().ok()) {

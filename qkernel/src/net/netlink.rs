@@ -53,8 +53,8 @@ const UNREAD_MAX: usize = 256 << 10;
 /// `struct sockaddr_nl`.
 const ADDRESS_BYTES: usize = 12;
 
-/// Ports in use.
-static PORTS: SpinLock<BTreeSet<u32>> = SpinLock::new(Rank::Leaf, BTreeSet::new());
+/// Ports in use, of each protocol.
+static PORTS: SpinLock<BTreeSet<(u32, u32)>> = SpinLock::new(Rank::Leaf, BTreeSet::new());
 
 /// A netlink socket.
 pub struct NetlinkSocket {
@@ -116,14 +116,14 @@ impl NetlinkSocket {
                 let own = caller::current().pid();
                 // As on Linux, other ports are negative numbers.
                 let mut all = core::iter::once(own).chain((i32::MIN.cast_unsigned()..u32::MAX - 4096).rev());
-                all.find(|port| !ports.contains(port)).ok_or(Errno::EADDRINUSE)?
+                all.find(|port| !ports.contains(&(self.protocol, *port))).ok_or(Errno::EADDRINUSE)?
             }
-            (0, asked) if ports.contains(&asked) => return Err(Errno::EADDRINUSE),
+            (0, asked) if ports.contains(&(self.protocol, asked)) => return Err(Errno::EADDRINUSE),
             (0, asked) => asked,
             (port, asked) if asked == 0 || asked == port => return Ok(port),
             _ => return Err(Errno::EINVAL),
         };
-        ports.insert(port);
+        ports.insert((self.protocol, port));
         self.port.store(port, Ordering::Release);
         Ok(port)
     }
@@ -352,7 +352,7 @@ impl Socket for NetlinkSocket {
     fn closed(&self) {
         let port = self.port.swap(0, Ordering::AcqRel);
         if port != 0 {
-            PORTS.lock().remove(&port);
+            PORTS.lock().remove(&(self.protocol, port));
         }
         self.inbox.close();
     }

@@ -62,8 +62,9 @@ pub struct Talk {
     id: u64,
     is_made: bool,
     phase: AtomicU8,
-    /// When the request, or the question, began (monotonic).
+    /// When the request, or the question, began, and when the connection was last quiet (monotonic).
     since_ns: AtomicU64,
+    opened_ns: AtomicU64,
     /// Who read it, as [`name_of`] names tasks.
     reader: AtomicUsize,
     readiness: Arc<Readiness>,
@@ -165,6 +166,7 @@ impl Talk {
             is_made,
             phase: AtomicU8::new(Phase::Quiet as u8),
             since_ns: AtomicU64::new(0),
+            opened_ns: AtomicU64::new(0),
             reader: AtomicUsize::new(0),
             readiness: readiness.clone(),
             port,
@@ -189,9 +191,9 @@ impl Talk {
         Phase::from_bits(self.phase.load(Ordering::SeqCst))
     }
 
-    /// When the request, or the question, began.
-    pub fn since_ns(&self) -> u64 {
-        self.since_ns.load(Ordering::Relaxed)
+    /// When the request, or the question, began, and when the connection was last quiet.
+    pub fn since_ns(&self) -> (u64, u64) {
+        (self.since_ns.load(Ordering::Relaxed), self.opened_ns.load(Ordering::Relaxed))
     }
 
     /// Who read the request, or wrote first; see [`name_of`].
@@ -211,10 +213,13 @@ impl Talk {
             if phase != Phase::Quiet {
                 self.step(Phase::Quiet);
             }
-        } else if phase != Phase::Asked {
-            let task = sched::current();
-            task.sched().waiting.was_asked();
-            self.begin(&task);
+            return;
+        }
+        let task = sched::current();
+        // What is written next follows from this, also if the task's time was up in between.
+        task.sched().waiting.was_asked();
+        if phase != Phase::Asked {
+            self.begin(&task, phase);
             self.step(Phase::Asked);
         }
     }
@@ -224,7 +229,7 @@ impl Talk {
         let phase = self.phase();
         if self.is_made {
             if phase == Phase::Quiet {
-                self.begin(&sched::current());
+                self.begin(&sched::current(), phase);
                 self.step(Phase::Asked);
             }
             return;
@@ -233,7 +238,7 @@ impl Talk {
         let next = phase.written(task.sched().waiting.follows_a_timer());
         if next != phase {
             if phase == Phase::Quiet {
-                self.begin(&task);
+                self.begin(&task, phase);
             }
             self.step(next);
         }
@@ -248,8 +253,12 @@ impl Talk {
         }
     }
 
-    fn begin(&self, task: &Runnable) {
-        self.since_ns.store(time::monotonic_ns(), Ordering::Relaxed);
+    fn begin(&self, task: &Runnable, phase: Phase) {
+        let now_ns = time::monotonic_ns();
+        self.since_ns.store(now_ns, Ordering::Relaxed);
+        if phase == Phase::Quiet {
+            self.opened_ns.store(now_ns, Ordering::Relaxed);
+        }
         self.reader.store(name_of(task), Ordering::Relaxed);
     }
 

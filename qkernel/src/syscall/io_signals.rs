@@ -137,11 +137,16 @@ pub(super) fn set_lease(cx: &Ctx<'_>, file: &Arc<File>, fd: i32, kind: u32) -> S
     if kind == F_UNLCK {
         return leases::remove(file).map(|()| 0);
     }
-    leases::set(file, fd, kind == F_WRLCK)?;
-    if sigio::owner(file).is_none() {
+    // First, or whoever opens the file right after would have nobody to tell.
+    let is_first = sigio::owner(file).is_none();
+    if is_first {
         sigio::set_owner(file, find(cx, OwnerKind::Process, cx.process().pid.cast_signed())?)?;
     }
-    Ok(0)
+    let set = leases::set(file, fd, kind == F_WRLCK);
+    if set.is_err() && is_first {
+        sigio::set_owner(file, None)?;
+    }
+    set.map(|()| 0)
 }
 
 /// `F_GETLEASE`.

@@ -527,9 +527,7 @@ fn become_single_threaded(task: &Arc<Task>) -> Result<()> {
     let old = task.tid();
     if old != process.pid {
         let mut tree = task.process.container.pids.tree.lock();
-        tree.remove_task(task);
-        task.set_tid(process.pid);
-        tree.add_task(task);
+        tree.rename_task(task, process.pid);
     }
     Ok(())
 }

@@ -107,11 +107,21 @@ impl Tree {
 
     /// Adds a task, which its container and its control group count.
     pub fn add_task(&mut self, task: &Arc<Task>) {
-        // `execve(2)` in a thread takes the id of a thread that may just be ending.
         if self.tasks.insert(task.tid(), Arc::downgrade(task)).is_none() {
             let Process { container, member, .. } = &*task.process;
             container.task_count.fetch_add(1, Ordering::Relaxed);
             container.groups.add_task(member);
+        }
+    }
+
+    /// A thread takes the id of its process's first one (`execve(2)`), which may just be ending and does not count any more then.
+    pub fn rename_task(&mut self, task: &Arc<Task>, tid: u32) {
+        self.tasks.remove(&task.tid());
+        task.set_tid(tid);
+        if self.tasks.insert(tid, Arc::downgrade(task)).is_some() {
+            let Process { container, member, .. } = &*task.process;
+            container.task_count.fetch_sub(1, Ordering::Relaxed);
+            container.groups.remove_task(member, None);
         }
     }
 

@@ -31,6 +31,13 @@ pub struct TimedWait {
     pub is_rest: bool,
 }
 
+impl TimedWait {
+    /// Whether it waits for the time and for nothing else (`nanosleep(2)`).
+    pub fn is_sleep(&self) -> bool {
+        matches!(self.call, 35 | 230)
+    }
+}
+
 /// A place in a program that waits, and for how long it does.
 #[derive(Clone, Copy, Default)]
 struct Habit {

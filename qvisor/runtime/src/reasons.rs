@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use vmm::hibernate::TimerWake;
+
 use crate::status::SandboxState;
 
 /// The answer to `dormouse why`.
@@ -87,7 +89,11 @@ pub struct Who {
 /// that print are no value's.
 fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-    found.chars().all(|c| c.is_ascii_graphic() || c == ' ').then_some(found)
+    prints(found).then_some(found)
+}
+
+fn prints(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_graphic() || c == ' ')
 }
 
 impl Who {
@@ -106,6 +112,18 @@ impl Who {
             process: text_of("process"),
             wait: text_of("wait"),
             wait_ms: value(text, "wait_ms").and_then(|ms| ms.parse().ok()),
+        }
+    }
+
+    /// Whoever waits for a timer.
+    #[must_use]
+    pub fn of_timer(timer: &TimerWake) -> Self {
+        let shown = |text: &String| Some(text.clone()).filter(|text| !text.is_empty() && prints(text));
+        Self {
+            pid: Some(timer.pid).filter(|pid| *pid != 0),
+            process: shown(&timer.process),
+            wait: shown(&timer.kind),
+            ..Self::default()
         }
     }
 
@@ -221,6 +239,12 @@ mod tests {
         };
         assert_eq!(by("order", None, Who::default()).words(), "order");
         assert_eq!(by("request", Some("socket"), Who::default()).words(), "something that came for a socket");
+        let timer =
+            TimerWake { pid: 7, process: "cron".into(), kind: "timerfd".into(), ..TimerWake::default() };
+        let woken = by("request", Some("timer"), Who::of_timer(&timer));
+        assert_eq!(woken.words(), "timer: cron (process 7) waits in timerfd");
+        let odd = Who::of_timer(&TimerWake { process: "a\npeer 10.0.0.1".into(), ..timer });
+        assert!(odd.peer.is_none() && odd.process.is_none());
         let who = Who::parse("peer ::1\nport 80\n");
         assert_eq!(by("request", Some("socket"), who).words(), "somebody who came from ::1 at port 80");
     }

@@ -229,8 +229,8 @@ pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountE
     Ok(View { fd, path, read_only, shared: true, is_volume: true, lower: None })
 }
 
-/// Opens one of [`mounts_below`], without those below it, and writable. Whoever may write to the directory may have moved what is in
-/// it since: no link is followed, and it is the same mount or an error.
+/// Opens one of [`mounts_below`], which is writable, while those below it, which cover what it has there, are read-only. Whoever may
+/// write to the directory may have moved what is in it since: no link is followed, and it is the same mount or an error.
 pub fn open_mount_below(
     directory: &Path,
     mount: &MountBelow,
@@ -244,7 +244,13 @@ pub fn open_mount_below(
     if mount_id(found.as_raw_fd(), c"") != Some(mount.id) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    clone_at(found.as_raw_fd(), c"", false, false, id_map)
+    let tree = clone_at(found.as_raw_fd(), c"", true, true, id_map)?;
+    // struct mount_attr: set, clear, propagation, namespace.
+    let attributes = [0, MOUNT_ATTR_RDONLY, 0, 0];
+    let (at, size) = (tree.as_raw_fd().into(), i64::try_from(size_of_val(&attributes)).unwrap_or(0));
+    let flags = i64::from(libc::AT_EMPTY_PATH);
+    call([libc::SYS_mount_setattr, at, c"".as_ptr() as i64, flags, attributes.as_ptr() as i64, size])?;
+    Ok(tree)
 }
 
 /// Opens a file or directory of the host for the sandbox to mount: a copy of the mount it lies on, with the mounts

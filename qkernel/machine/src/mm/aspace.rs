@@ -6,6 +6,8 @@ use abi::word::to_usize;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::account::{self, STUB_BYTES};
@@ -416,6 +418,11 @@ impl AddressSpace {
         }
     }
 
+    /// The space for somebody who looks at it while its programs may end.
+    pub fn hold(space: Arc<Self>) -> HeldSpace {
+        HeldSpace(ManuallyDrop::new(space))
+    }
+
     /// Gives back all pages of a space that nobody runs in any more but so many as may go at once.
     fn shed(&self) {
         let mut from = USER_MIN;
@@ -517,6 +524,24 @@ impl AddressSpace {
 /// it, or is queued to be.
 fn may_be_seen(entry: Entry) -> bool {
     !platform::current().mirrors() || entry.has(Entry::MIRRORED)
+}
+
+/// An address space that is released as by [`AddressSpace::release`]: whoever lets go of it may be the last.
+pub struct HeldSpace(ManuallyDrop<Arc<AddressSpace>>);
+
+impl Deref for HeldSpace {
+    type Target = Arc<AddressSpace>;
+
+    fn deref(&self) -> &Arc<AddressSpace> {
+        &self.0
+    }
+}
+
+impl Drop for HeldSpace {
+    fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        AddressSpace::release(unsafe { ManuallyDrop::take(&mut self.0) });
+    }
 }
 
 impl Drop for AddressSpace {

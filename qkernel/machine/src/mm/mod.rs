@@ -44,7 +44,7 @@ pub mod working_set;
 
 pub use addr::UserAddr;
 pub use advice::Advice;
-pub use aspace::AddressSpace;
+pub use aspace::{AddressSpace, HeldSpace};
 pub use io::IoBuf;
 pub use object::{MemoryObject, PageStore, Quota};
 pub use page::{Access, Fault, PAGE, PAGE_BYTES, page_down, page_up};

@@ -646,7 +646,7 @@ fn take_news(state: &SchedState) -> bool {
     }
     // They take no mutex, so it does not matter what the task holds.
     timer::run_expired();
-    let has_news = arch::cpu().pending.load(Ordering::SeqCst) != 0;
+    let has_news = has_news();
     if has_news {
         // To act on news may take a mutex that the task holds: the idle task can wait for it.
         schedule_to(Turn::Idle, Place::Kernel);
@@ -962,6 +962,11 @@ pub fn has_parked() -> bool {
 /// Whether tasks wait for a CPU.
 pub fn has_waiting() -> bool {
     QUEUED.load(Ordering::SeqCst) != 0
+}
+
+/// Whether the host has told this CPU of something that it has yet to look at.
+pub fn has_news() -> bool {
+    arch::cpu().pending.load(Ordering::SeqCst) != 0
 }
 
 /// Whether no task runs or is about to.

@@ -35,6 +35,8 @@ pub struct Standing {
     pub due_ns: u64,
     /// When it was set; 0: nobody kept it ([`set_times::keep`]).
     pub set_ns: u64,
+    /// It is the next of a timer that fires again and again, not the first.
+    pub is_period: bool,
     pub waiter: Waiter,
 }
 
@@ -56,8 +58,13 @@ enum Action {
 struct Entry {
     /// When it was set, if that is kept; else 0.
     set_ns: u64,
+    /// See [`Standing`].
+    is_period: bool,
     action: Action,
 }
+
+/// What [`standing`] copies of an entry, with its due time.
+type Copied = (u64, u64, bool, Action);
 
 /// An armed timer; dropping it disarms.
 pub struct Timer {
@@ -72,8 +79,10 @@ const DUE_MAX: usize = 256;
 /// Deadlines that are copied, and such that are looked at, under one lock.
 const CHUNK: usize = 32;
 const SEEN_MAX: usize = 256;
-/// Most times that a CPU's queue is locked for one look at its deadlines.
-const ROUNDS_MAX: usize = 256;
+/// Times that a CPU's queue is locked for a look at its deadlines, as a rule.
+pub const ROUNDS: usize = 256;
+/// The kind of those who wait in a system call.
+pub const KIND_WAIT: &str = "wait";
 
 struct Queue {
     timers: BTreeMap<(u64, u64), Entry>,
@@ -107,7 +116,7 @@ impl Queue {
         let at = self.firing.iter().position(|firing| *firing == id);
         match (at.map(|at| self.firing.swap_remove(at)), again_ns) {
             (Some(_), Some(again_ns)) => {
-                let entry = Entry { set_ns: set_now(), action: Action::Alarm(alarm) };
+                let entry = Entry { set_ns: set_now(), is_period: true, action: Action::Alarm(alarm) };
                 self.timers.insert((again_ns, id), entry);
                 None
             }
@@ -131,7 +140,7 @@ impl Queue {
     fn copy(
         &self,
         after: &mut (u64, u64),
-        room: &mut [Option<(u64, u64, Action)>; CHUNK],
+        room: &mut [Option<Copied>; CHUNK],
         interest: &impl Fn(u64, u64) -> Interest,
     ) -> bool {
         let mut room = room.iter_mut();
@@ -141,7 +150,9 @@ impl Queue {
                 Interest::NoMore => return false,
                 Interest::No => {}
                 Interest::Yes => match room.next() {
-                    Some(place) => *place = Some((key.0, entry.set_ns, entry.action.clone())),
+                    Some(place) => {
+                        *place = Some((key.0, entry.set_ns, entry.is_period, entry.action.clone()))
+                    }
                     None => return true,
                 },
             }
@@ -168,7 +179,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 fn arm(due_ns: u64, set_ns: u64, action: Action) -> Timer {
     let periodic = matches!(action, Action::Alarm(_));
-    let (cpu, id) = insert(due_ns, Entry { set_ns, action });
+    let (cpu, id) = insert(due_ns, Entry { set_ns, is_period: false, action });
     Timer { cpu, key: (due_ns, id), periodic }
 }
 
@@ -209,7 +220,7 @@ pub fn alarm_at(due_ns: u64, alarm: Arc<dyn Alarm>) -> Timer {
 
 /// Fires `alarm` at `due_ns` (monotonic), which nobody can take back.
 pub(crate) fn fire_at(due_ns: u64, alarm: Arc<dyn Alarm>) {
-    insert(due_ns, Entry { set_ns: 0, action: Action::Alarm(alarm) });
+    insert(due_ns, Entry { set_ns: 0, is_period: false, action: Action::Alarm(alarm) });
 }
 
 impl Drop for Timer {
@@ -232,20 +243,21 @@ pub fn next_deadline() -> u64 {
 }
 
 /// Calls `f`, without locks, with the deadlines that programs wait for and that are of `interest`, by when they are due and when they
-/// were set. A CPU that has very many shows the earliest thousands of them. What changes meanwhile may be missed.
-pub fn standing(interest: impl Fn(u64, u64) -> Interest, mut f: impl FnMut(Standing)) {
+/// were set. Of a CPU that has very many only those are shown that are found in so many `rounds`, the earliest ones. What changes
+/// meanwhile may be missed.
+pub fn standing(rounds: usize, interest: impl Fn(u64, u64) -> Interest, mut f: impl FnMut(Standing)) {
     for queue in QUEUES.iter().take(platform::cpus()) {
         let mut after = (0, 0);
-        for _ in 0..ROUNDS_MAX {
+        for _ in 0..rounds {
             let mut chunk = [const { None }; CHUNK];
             let is_more = queue.lock().copy(&mut after, &mut chunk, &interest);
-            for (due_ns, set_ns, action) in chunk.into_iter().flatten() {
+            for (due_ns, set_ns, is_period, action) in chunk.into_iter().flatten() {
                 let waiter = match action {
-                    Action::Wake(task) => Some(Waiter { task: Some(task), kind: "wait" }),
+                    Action::Wake(task) => Some(Waiter { task: Some(task), kind: KIND_WAIT }),
                     Action::Alarm(alarm) => alarm.waiter(),
                 };
                 if let Some(waiter) = waiter {
-                    f(Standing { due_ns, set_ns, waiter });
+                    f(Standing { due_ns, set_ns, is_period, waiter });
                 }
             }
             if !is_more {
@@ -299,7 +311,7 @@ mod tests {
     }
 
     fn entry(set_ns: u64) -> Entry {
-        Entry { set_ns, action: Action::Alarm(Arc::new(Nothing)) }
+        Entry { set_ns, is_period: false, action: Action::Alarm(Arc::new(Nothing)) }
     }
 
     fn fire(queue: &mut Queue, now_ns: u64) -> Vec<(u64, Arc<dyn Alarm>)> {
@@ -344,7 +356,7 @@ mod tests {
         loop {
             let mut chunk = [const { None }; CHUNK];
             let is_more = queue.copy(&mut after, &mut chunk, &interest);
-            found.extend(chunk.into_iter().flatten().map(|(due_ns, set_ns, _)| (due_ns, set_ns)));
+            found.extend(chunk.into_iter().flatten().map(|(due_ns, set_ns, ..)| (due_ns, set_ns)));
             looks += 1;
             if !is_more {
                 break;

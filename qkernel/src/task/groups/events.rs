@@ -7,6 +7,10 @@ use crate::fs::changes::Changes;
 use crate::fs::notify::{self, Mask};
 use crate::task::groups::{GroupId, Groups};
 use machine::errno::Result;
+use machine::sched::work;
+
+/// What telling of a change counts as work.
+const EVENT_WORK: u32 = 16;
 
 /// The files whose changes are told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -55,12 +59,14 @@ impl Groups {
 
     /// Tells those who wait of all changes since the last call. Called without spin locks.
     pub fn tell(&self) {
-        loop {
-            let (id, event, changes) = {
-                let mut state = self.state.lock();
-                let Some((id, event)) = state.due.pop_first() else { return };
+        // What others do meanwhile they tell of.
+        let due = core::mem::take(&mut self.state.lock().due);
+        for (id, event) in due {
+            work::count(EVENT_WORK);
+            let changes = {
+                let state = self.state.lock();
                 let group = state.groups.get(&id);
-                (id, event, group.and_then(|group| group.changes[event as usize].clone()))
+                group.and_then(|group| group.changes[event as usize].clone())
             };
             if let Some(changes) = changes {
                 changes.tell();

@@ -127,6 +127,26 @@ impl Settings {
         swap_high: MAX,
         swap_max: MAX,
     };
+
+    /// What these controllers keep is as at first.
+    fn forget(&mut self, controllers: Controllers) {
+        let new = Self::NEW;
+        if controllers.contains(Controllers::PIDS) {
+            self.pids_max = new.pids_max;
+        }
+        if controllers.contains(Controllers::CPU) {
+            (self.cpu_weight, self.cpu_period_us, self.is_idle) =
+                (new.cpu_weight, new.cpu_period_us, new.is_idle);
+        }
+        if controllers.contains(Controllers::MEMORY) {
+            (self.memory_low, self.memory_min, self.is_oom_group) =
+                (new.memory_low, new.memory_min, new.is_oom_group);
+            (self.swap_high, self.swap_max) = (new.swap_high, new.swap_max);
+        }
+        if controllers.contains(Controllers::IO) {
+            self.io_weight = new.io_weight;
+        }
+    }
 }
 
 /// How often something happened in a group or below it.
@@ -258,7 +278,11 @@ impl Groups {
     /// Whether a task more may begin in the group; `EAGAIN`, which is counted. The container's own limit is not looked at.
     pub fn check_room(&self, id: GroupId) -> Result<()> {
         let mut state = self.state.lock();
-        let is_full = |group: &Group| group.tasks as u64 >= group.settings.pids_max;
+        // A limit holds while its controller is there.
+        let is_full = |group: &Group| {
+            group.tasks as u64 >= group.settings.pids_max
+                && state.standing(group).has.contains(Controllers::PIDS)
+        };
         let full = state.chain(id).find(|at| state.groups.get(at).is_some_and(is_full));
         let Some(full) = full else { return Ok(()) };
         state.count(full, Event::Pids, |counts| counts.forks_refused += 1);
@@ -308,14 +332,16 @@ impl Groups {
         state.remove_tasks(member.group(), 1, None);
     }
 
-    /// Moves a process, which has used `used` in all. `ESRCH`: it has ended. `ENODEV`: the group was removed. `EBUSY`: it must
-    /// not have processes.
-    pub fn move_to(&self, member: &Member, to: GroupId, used: Ticks) -> Result<()> {
+    /// Moves a process, which has used `used` in all; false: it is not in the group any more that it is to leave. `ESRCH`: it has
+    /// ended. `ENODEV`: the group was removed. `EBUSY`: it must not have processes.
+    pub fn move_to(&self, member: &Member, (from, to): (GroupId, GroupId), used: Ticks) -> Result<bool> {
         let mut state = self.state.lock();
-        let from = member.group();
         state.get(to)?;
+        if from != member.group() {
+            return Ok(false);
+        }
         if from == to {
-            return Ok(());
+            return Ok(true);
         }
         state.standing(state.get(to)?).admits_process()?;
         let tasks = member.tasks();
@@ -328,13 +354,16 @@ impl Groups {
         state.remove_tasks(from, tasks, shared);
         state.add_tasks(to, tasks, shared);
         member.group.store(to.0, Ordering::Relaxed);
-        Ok(())
+        Ok(true)
     }
 
     /// A process of the group was killed for memory; result: a group whose processes are all to be killed with it.
     pub fn killed_for_memory(&self, id: GroupId) -> Option<GroupId> {
         let mut state = self.state.lock();
-        let whole = |at: &GroupId| state.groups.get(at).is_some_and(|group| group.settings.is_oom_group);
+        let is_whole = |group: &Group| {
+            group.settings.is_oom_group && state.standing(group).has.contains(Controllers::MEMORY)
+        };
+        let whole = |at: &GroupId| state.groups.get(at).is_some_and(is_whole);
         let whole = state.chain(id).filter(whole).last();
         state.count(id, Event::Memory, |counts| counts.oom_kills += 1);
         if let Some(whole) = whole {
@@ -380,6 +409,14 @@ impl State {
     fn set_gives(&mut self, id: GroupId, gives: Controllers) -> Result<()> {
         let group = self.get_mut(id)?;
         let (before, above) = (core::mem::replace(&mut group.gives, gives), group.parent);
+        let below: Vec<GroupId> = match before - gives {
+            taken if taken.is_empty() => Vec::new(),
+            _ => group.in_order.keys().copied().collect(),
+        };
+        // As on Linux, what a controller keeps goes with it.
+        for id in below {
+            self.get_mut(id)?.settings.forget(before - gives);
+        }
         if let Some(above) = above.and_then(|above| self.groups.get_mut(&above)) {
             for (number, users) in above.users.iter_mut().enumerate() {
                 *users += usize::from(gives.has(number));

@@ -116,10 +116,17 @@ impl Groups {
         Ok(id)
     }
 
-    /// Removes a group. `EBUSY`: it has tasks, or groups below it.
-    pub fn remove(&self, parent: GroupId, name: &[u8], files: &[&str]) -> Result<()> {
+    /// Removes a group. `EBUSY`: it has tasks, or groups below it. As long as what `no_forks` returns lives, no process begins in any
+    /// group: one that has just been given its group counts soon after.
+    pub fn remove<G>(
+        &self,
+        (parent, name): (GroupId, &[u8]),
+        files: &[&str],
+        no_forks: impl FnOnce() -> G,
+    ) -> Result<()> {
         let id = self.find(parent, name)?;
         let gone = {
+            let _no_forks = no_forks();
             let mut state = self.state.lock();
             let group = state.get(id)?;
             if group.tasks != 0 || !group.by_name.is_empty() {
@@ -186,13 +193,16 @@ impl Groups {
 
     /// `chmod(2)` and `chown(2)` of one of them.
     pub fn set_owner(&self, id: GroupId, file: &'static str, mode: u32, change: &AttrChange) -> Result<()> {
-        let (mut owner, _) = self.owner(id, file, mode)?;
+        // Under one lock: who was asked before somebody else had it would have his way after.
+        let mut state = self.state.lock();
+        let nodes = &mut state.get_mut(id)?.nodes;
+        let first = if file == DIR { nodes.dir } else { Owner { mode, ..nodes.first_owner() } };
+        let owner = nodes.files.entry(file).or_insert(first);
         if let Some(mode) = change.mode_for(owner.mode, owner.gid) {
             owner.mode = mode & 0o7777;
         }
         owner.uid = change.uid.unwrap_or(owner.uid);
         owner.gid = change.gid.unwrap_or(owner.gid);
-        self.state.lock().get_mut(id)?.nodes.files.insert(file, owner);
         Ok(())
     }
 

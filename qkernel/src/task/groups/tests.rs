@@ -9,6 +9,10 @@ fn give(groups: &Groups, id: GroupId, words: &str) -> Result<()> {
     groups.hand_on(id, Change::parse(words).unwrap())
 }
 
+fn remove(groups: &Groups, parent: GroupId, name: &[u8]) -> Result<()> {
+    groups.remove((parent, name), &[], || ())
+}
+
 fn ticks(user: u64) -> Ticks {
     Ticks { user, system: 2 * user }
 }
@@ -33,8 +37,8 @@ fn paths_are_below_the_containers_own_group() {
     assert_eq!(groups.common(b, c), groups.root());
     assert!(groups.is_within(a, b) && !groups.is_within(b, a) && !groups.is_within(c, b));
     assert_eq!(make(&groups, a, b"b"), Err(Errno::EEXIST));
-    assert_eq!(groups.remove(groups.root(), b"a", &[]), Err(Errno::EBUSY));
-    groups.remove(a, b"b", &[]).unwrap();
+    assert_eq!(remove(&groups, groups.root(), b"a"), Err(Errno::EBUSY));
+    remove(&groups, a, b"b").unwrap();
     assert_eq!(groups.path(b), None);
     assert_eq!(make(&groups, b, b"x"), Err(Errno::ENODEV));
     assert_eq!(groups.find(a, b"b"), Err(Errno::ENOENT));
@@ -50,8 +54,8 @@ fn tasks_count_for_all_groups_above() {
     groups.add_task(&member);
     let tasks = |id| groups.facts(id).unwrap().tasks;
     assert_eq!([tasks(groups.root()), tasks(a), tasks(b)], [2, 2, 2]);
-    assert_eq!(groups.remove(a, b"b", &[]), Err(Errno::EBUSY));
-    groups.move_to(&member, a, ticks(10)).unwrap();
+    assert_eq!(remove(&groups, a, b"b"), Err(Errno::EBUSY));
+    groups.move_to(&member, (member.group(), a), ticks(10)).unwrap();
     assert_eq!([tasks(groups.root()), tasks(a), tasks(b)], [2, 2, 0]);
     assert_eq!(member.used_here(ticks(15)), ticks(5));
     groups.remove_task(&member, None);
@@ -59,9 +63,9 @@ fn tasks_count_for_all_groups_above() {
     let used = |id| groups.facts(id).unwrap().used;
     assert_eq!([used(groups.root()), used(a), used(b)], [ticks(30), ticks(30), ticks(10)]);
     assert_eq!(member.used_here(ticks(30)), Ticks::default());
-    assert_eq!(groups.move_to(&member, b, ticks(30)), Err(Errno::ESRCH));
-    groups.remove(a, b"b", &[]).unwrap();
-    assert_eq!(groups.move_to(&member, b, ticks(30)), Err(Errno::ENODEV));
+    assert_eq!(groups.move_to(&member, (member.group(), b), ticks(30)), Err(Errno::ESRCH));
+    remove(&groups, a, b"b").unwrap();
+    assert_eq!(groups.move_to(&member, (member.group(), b), ticks(30)), Err(Errno::ENODEV));
     assert_eq!(groups.facts(a).unwrap().tasks_peak, 2);
 }
 
@@ -70,12 +74,20 @@ fn a_limit_of_tasks_holds_for_all_below() {
     let groups = Groups::new();
     let a = make(&groups, groups.root(), b"a").unwrap();
     let b = make(&groups, a, b"b").unwrap();
+    give(&groups, groups.root(), "+pids").unwrap();
     groups.set(a, |settings| settings.pids_max = 1).unwrap();
     assert_eq!(groups.check_room(b), Ok(()));
     let member = process(&groups, b);
     assert_eq!(groups.check_room(b), Err(Errno::EAGAIN));
     let refused = |id| groups.facts(id).unwrap().counts.forks_refused;
     assert_eq!([refused(groups.root()), refused(a), refused(b)], [1, 1, 0]);
+    // A limit goes with its controller, and does not come back with it.
+    for change in ["-pids", "+pids"] {
+        give(&groups, groups.root(), change).unwrap();
+        assert_eq!(groups.check_room(b), Ok(()), "{change}");
+    }
+    groups.set(a, |settings| settings.pids_max = 1).unwrap();
+    assert_eq!(groups.check_room(b), Err(Errno::EAGAIN));
     groups.remove_task(&member, Some(Ticks::default()));
     assert_eq!(groups.check_room(b), Ok(()));
 }
@@ -93,20 +105,20 @@ fn controllers_are_handed_down_and_taken_back() {
     give(&groups, groups.root(), "-memory").unwrap();
     // Processes go below, or where only such controllers are handed on that tell threads apart.
     let member = process(&groups, b);
-    assert_eq!(groups.move_to(&member, a, Ticks::default()), Err(Errno::EBUSY));
+    assert_eq!(groups.move_to(&member, (member.group(), a), Ticks::default()), Err(Errno::EBUSY));
     give(&groups, a, "-pids").unwrap();
-    groups.move_to(&member, a, Ticks::default()).unwrap();
-    groups.remove(a, b"b", &[]).unwrap();
+    groups.move_to(&member, (member.group(), a), Ticks::default()).unwrap();
+    remove(&groups, a, b"b").unwrap();
     give(&groups, groups.root(), "-pids").unwrap();
     let c = make(&groups, a, b"c").unwrap();
     give(&groups, groups.root(), "+memory").unwrap();
     assert_eq!(give(&groups, a, "+memory"), Err(Errno::EBUSY), "it has a process");
     // A group that goes uses nothing any more.
-    groups.move_to(&member, c, Ticks::default()).unwrap();
+    groups.move_to(&member, (member.group(), c), Ticks::default()).unwrap();
     give(&groups, a, "+memory").unwrap();
     groups.remove_task(&member, Some(Ticks::default()));
-    groups.remove(a, b"c", &[]).unwrap();
-    groups.remove(groups.root(), b"a", &[]).unwrap();
+    remove(&groups, a, b"c").unwrap();
+    remove(&groups, groups.root(), b"a").unwrap();
     give(&groups, groups.root(), "-memory").unwrap();
 }
 
@@ -155,7 +167,7 @@ fn events_are_due_once_and_go_with_the_group() {
     groups.tell();
     assert_eq!(seen.poll(None), plain, "it is populated as before");
     groups.remove_task(&member, Some(Ticks::default()));
-    groups.remove(groups.root(), b"a", &[]).unwrap();
+    remove(&groups, groups.root(), b"a").unwrap();
     groups.tell();
     assert_eq!(groups.changes(a, Event::Group).err(), Some(Errno::ENODEV));
 }
@@ -194,6 +206,8 @@ fn a_kill_for_memory_may_take_the_whole_group() {
     let groups = Groups::new();
     let a = make(&groups, groups.root(), b"a").unwrap();
     let b = make(&groups, a, b"b").unwrap();
+    give(&groups, groups.root(), "+memory").unwrap();
+    give(&groups, a, "+memory").unwrap();
     assert_eq!(groups.killed_for_memory(b), None);
     groups.set(b, |settings| settings.is_oom_group = true).unwrap();
     assert_eq!(groups.killed_for_memory(b), Some(b));

@@ -171,14 +171,15 @@ impl Progress {
         let to = self.machine.sandbox_state();
         let transition = Transition::new(Some(SandboxState::Hibernated), to, Some(rise.cause));
         self.reasons.kept_awake = None;
+        let timer = self.timer.take().filter(|_| rise.cause == Cause::Request(TIMER));
+        let visitor = self.visitor.take();
         self.reasons.woken_by = Some(WokenBy {
             time_us: transition.time_us,
             cause: rise.cause.name().to_owned(),
             request: transition.request.map(str::to_owned),
-            who: self.visitor.take().unwrap_or_default(),
+            who: timer.as_ref().map(Who::of_timer).or(visitor).unwrap_or_default(),
         });
         let figures = Figures::Woken(self.woken.clone());
-        let timer = self.timer.take().filter(|_| rise.cause == Cause::Request(TIMER));
         let timer_of = timer.as_ref();
         self.readers.tell(&Transition { figures: Some(&figures), timer: timer_of, ..transition });
         timer.into_iter().for_each(|timer| self.cycles.woken_by_timer(timer));

@@ -252,6 +252,12 @@ impl Machine {
             {
                 vec![]
             }
+            // Somebody's order is not called off by what ends idleness.
+            (Course::Falling { .. }, Input::WantDown { cause, hibernates, now })
+                if self.down_cause == Cause::IdleTimeout && cause != Cause::IdleTimeout =>
+            {
+                self.want_down(cause, hibernates, now)
+            }
             (Course::Falling { .. }, Input::WantDown { .. }) => vec![],
             (Course::Down, Input::WantDown { .. }) if self.is_hibernated() => vec![],
             (_, Input::WantDown { cause, hibernates, now }) => self.want_down(cause, hibernates, now),
@@ -348,7 +354,8 @@ impl Machine {
         let (strict_at, deadline) = (Some(now + IDLE_PATIENCE), now + HIBERNATE_PATIENCE);
         let overtaken = match self.course {
             Course::Rising(rise) | Course::WokenByEvent(rise) => Some(rise),
-            Course::Up | Course::Falling { .. } | Course::Down => None,
+            Course::Falling { overtaken, .. } => overtaken,
+            Course::Up | Course::Down => None,
         };
         self.course = Course::Falling { fall: Fall { request, since: now, strict_at, deadline }, overtaken };
         vec![Action::Hibernate { request, is_held: self.is_held }]

@@ -117,7 +117,9 @@ pub(super) fn mount_id(dir: RawFd, path: &CStr) -> Option<u64> {
     const STATX_MNT_ID: u32 = 0x1000;
     // SAFETY: `statx` is plain integers.
     let mut out: libc::statx = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_NO_AUTOMOUNT | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+    // A server of files that is gone is not asked.
+    let flags =
+        libc::AT_NO_AUTOMOUNT | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     // SAFETY: the path is zero-terminated, and `out` is live.
     let result = unsafe { libc::statx(dir, path.as_ptr(), flags, STATX_MNT_ID, &raw mut out) };
     (result == 0 && out.stx_mask & STATX_MNT_ID != 0).then_some(out.stx_mnt_id)
