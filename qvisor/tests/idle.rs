@@ -25,6 +25,8 @@ const LONG: Duration = Duration::from_secs(6);
 enum Ask {
     /// An answer that takes longer than the idle time: it comes, and the sandbox has not slept.
     Slow(&'static str),
+    /// The same, of a server that has more to read than it takes, and reads no more until it has answered.
+    Full(&'static str),
     /// An answer at once, over a connection that stays open: the sandbox sleeps, and the next answer comes.
     KeepAlive,
     /// An answer that another request brings about: the sandbox sleeps, and both are answered.
@@ -73,6 +75,8 @@ const SERVERS: &[Served] = &[
             ("waits for a child that sleeps", AWAKE, Ask::Slow("/child")),
             ("polls every 50 ms", AWAKE, Ask::Slow("/poll")),
             ("pauses after its first bytes", AWAKE, Ask::Slow("/stream")),
+            ("a thread sleeps after its first bytes", AWAKE, Ask::Slow("/pool")),
+            ("a timer's signal brings the answer", AWAKE, Ask::Slow("/alarm")),
             ("long poll, event from outside", SLEEPS, Ask::Wait),
             ("frames both ways", SLEEPS, Ask::Echo),
         ],
@@ -85,6 +89,7 @@ const SERVERS: &[Served] = &[
             ("nothing, keep-alive", SLEEPS, Ask::KeepAlive),
             ("sleeps before it answers", AWAKE, Ask::Slow("/sleep")),
             ("waits for a child that sleeps", AWAKE, Ask::Slow("/child")),
+            ("sleeps before it answers and reads the rest", AWAKE, Ask::Full("/sleep")),
             ("frames both ways", SLEEPS, Ask::Echo),
         ],
     },
@@ -202,6 +207,11 @@ impl Client {
         match ask {
             Ask::Slow(path) => {
                 self.ask(path);
+                self.hear();
+            }
+            Ask::Full(path) => {
+                self.ask(path);
+                self.say(&"x".repeat(300_000));
                 self.hear();
             }
             Ask::KeepAlive => {

@@ -6,6 +6,7 @@ Prints `ready`, and its port. Each answer ends with `ok` and a line's end; an un
 """
 import asyncio
 import http.server
+import signal
 import subprocess
 import sys
 import threading
@@ -80,7 +81,7 @@ class Loop:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await self.answer(head.split()[1], reader, writer)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
             writer.close()
 
     async def answer(self, path, reader, writer):
@@ -95,6 +96,11 @@ class Loop:
         if path == b"/poll":
             for _ in range(LONG * 20):
                 await asyncio.sleep(0.05)
+        if path == b"/alarm":
+            alarmed = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGALRM, alarmed.set)
+            signal.setitimer(signal.ITIMER_REAL, LONG)
+            await alarmed.wait()
         if path == b"/wait":
             await self.happened.wait()
         if path == b"/happen":
@@ -103,6 +109,11 @@ class Loop:
             writer.write(STREAM + b"first")
             await writer.drain()
             await asyncio.sleep(LONG)
+            writer.write(b"ok\n")
+        elif path == b"/pool":
+            writer.write(STREAM + b"first")
+            await writer.drain()
+            await asyncio.get_running_loop().run_in_executor(None, time.sleep, LONG)
             writer.write(b"ok\n")
         else:
             writer.write(HEAD % 3 + b"ok\n")

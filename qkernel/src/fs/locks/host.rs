@@ -27,7 +27,7 @@ use machine::sync::{Rank, SpinLock};
 use machine::{host_locks, time};
 
 /// Most record locks of one such file: after a lock goes, the host is told of each piece that nobody has any more, without a pause.
-const PIECES_MAX: usize = 2048;
+const PIECES_MAX: usize = 512;
 /// After so long a time a lock that is held outside is asked for again; then after twice as long, and so on …
 const RETRY_FIRST_NS: u64 = 1_000_000;
 /// … up to this one, or with very many waiters [`RETRY_CROWD_MAX_NS`].

@@ -134,6 +134,19 @@ impl Mapper {
         }
     }
 
+    /// Lets the thread go to any core, where it is bound to one that somebody else has.
+    fn free(&self) {
+        let tid = self.tid.load(Relaxed);
+        if tid > 0 && self.core.swap(0, Relaxed) != 0 {
+            Affinity::of_this_thread().apply(tid);
+        }
+    }
+
+    /// The host's number of the thread; 0: it has not told it yet.
+    pub fn tid(&self) -> i32 {
+        self.tid.load(Relaxed)
+    }
+
     fn orders(&self) -> &Orders {
         // SAFETY: `new` was promised the memory; `Orders` is atomics and cells.
         unsafe { &*self.orders }
@@ -282,7 +295,7 @@ impl MapperOrder<'_> {
                 // To an order that was given up.
                 Some(_) => {}
                 None if is_dead() => return Err(Lost),
-                None => {}
+                None => self.mapper.free(),
             }
         }
         Err(Lost)

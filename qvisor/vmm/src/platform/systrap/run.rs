@@ -456,10 +456,21 @@ impl Systrap {
         // A caller that wanted everything unmapped relies on it, whatever the reason for the failure.
         let is_open = matches!(result, Err(Stop::Errno(_))) && count == 1 && self.unmaps_all(address);
         if is_open || matches!(result, Err(Stop::Lost)) {
+            if !process.is_dead() {
+                self.tell_of_mapper(process);
+            }
             process.end();
             return Err(Stop::Lost);
         }
         result
+    }
+
+    /// A mapper did not answer, though it does nothing but that: says what the host says of it.
+    fn tell_of_mapper(&self, process: &Process) {
+        let tid = process.mapper.tid();
+        let directory = format!("{}/task/{tid}", process.pid());
+        let seen = self.stubs.proc.as_ref().and_then(|proc| Activity::of(proc.as_fd(), &directory));
+        (self.log)(1, &format!("a stub's mapper does not answer, and its process ends: {seen:?}"));
     }
 
     fn unmaps_all(&self, address: u64) -> bool {
