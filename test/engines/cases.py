@@ -60,8 +60,8 @@ class Side:
         return self.ctr("task", "exec", "--exec-id", exec_id, *flags, self.id, *command, **options)
 
     def exec_says(self, word):
-        """A process that comes in says something, which arrives."""
-        done = self.exec("echo", word)
+        """A process that comes in says something, which arrives. `ctr` drops what it has not begun to read when the process ends."""
+        done = self.exec("sh", "-c", f"echo '{word}'; sleep 0.2")
         check(done.stdout == f"{word}\n", f"exec says {done.stdout!r}, {done.stderr!r}")
 
     def remove(self, id=None):

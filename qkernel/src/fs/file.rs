@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bitflags::bitflags;
 use core::any::Any;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::fs::caller;
 use crate::fs::caller::CallerCtx;
@@ -557,6 +557,30 @@ pub struct FileTable {
     slots: SpinLock<Slots>,
     /// Unique among all tables ever: who owns the POSIX locks made through it.
     pub id: u64,
+    /// Tasks that have it.
+    tasks: AtomicUsize,
+}
+
+/// A task's hold on its descriptors.
+pub struct TableOfTask(Arc<FileTable>);
+
+impl TableOfTask {
+    /// A task has the table from now on.
+    pub fn new(table: Arc<FileTable>) -> Self {
+        table.tasks.fetch_add(1, Ordering::SeqCst);
+        Self(table)
+    }
+
+    /// The table, to look at or to close.
+    pub fn table(&self) -> Arc<FileTable> {
+        self.0.clone()
+    }
+}
+
+impl Drop for TableOfTask {
+    fn drop(&mut self) {
+        self.0.tasks.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 static NEXT_TABLE: AtomicU64 = AtomicU64::new(1);
@@ -569,7 +593,8 @@ impl FileTable {
 
     fn with(entries: Vec<Option<Descriptor>>, lowest: usize) -> Arc<Self> {
         let id = NEXT_TABLE.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { slots: SpinLock::new(Rank::FileTable, Slots { entries, lowest }), id })
+        let slots = SpinLock::new(Rank::FileTable, Slots { entries, lowest });
+        Arc::new(Self { slots, id, tasks: AtomicUsize::new(0) })
     }
 
     /// A copy with the same descriptions (`fork(2)`).
@@ -581,10 +606,10 @@ impl FileTable {
         Ok(Self::with(entries, slots.lowest))
     }
 
-    /// The table for a program that shares it with nobody: this one when only `holders` references to it exist (locks
-    /// stay with it), else a copy.
-    pub fn unshare(self: &Arc<Self>, holders: usize) -> Result<Arc<Self>> {
-        if Arc::strong_count(self) <= holders { Ok(self.clone()) } else { self.fork() }
+    /// The table for a task that shares it with nobody: this one if no other task has it (locks stay with it), else a copy. Who
+    /// only looks at it, as by `/proc`, does not count.
+    pub fn unshare(self: &Arc<Self>) -> Result<Arc<Self>> {
+        if self.tasks.load(Ordering::SeqCst) <= 1 { Ok(self.clone()) } else { self.fork() }
     }
 
     /// The description of a descriptor; `EBADF`.

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::fs::caller;
 use crate::fs::caller::PidOf;
 use crate::fs::file::File;
-use crate::fs::inode::Inode;
+use crate::fs::inode::{Inode, S_IFREG};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched::wait::WaitQueue;
@@ -158,6 +158,11 @@ fn host_of(file: &File) -> Option<HostView<'_>> {
     file.path.as_ref()?.inode.host_locks()
 }
 
+/// The same for locks of bytes, of which the host has those of regular files.
+fn records_host_of(file: &File) -> Option<HostView<'_>> {
+    host_of(file).filter(|_| file.path.as_ref().is_some_and(|path| path.inode.kind() == S_IFREG))
+}
+
 impl Table {
     fn note_node(&mut self, file: usize, node: &Node) {
         if let Some(locks) = self.files.get_mut(&file)
@@ -279,7 +284,7 @@ impl Table {
 pub fn test(file: &File, wanted: &Lock) -> Result<Option<Lock>> {
     let key = inode_of(file);
     let own = with_table(|table| records::conflict(table.records(key), wanted));
-    match host_of(file) {
+    match records_host_of(file) {
         Some(view) if own.is_none() => view.locks.query(file, key, wanted),
         _ => Ok(own),
     }
@@ -322,7 +327,7 @@ pub fn lock(file: &File, wanted: &Lock, waits: bool) -> Result<()> {
     let key = inode_of(file);
     account::check(LOCK_BYTES).map_err(|_| Errno::ENOLCK)?;
     let node = Node::of(file);
-    let host = host_of(file);
+    let host = records_host_of(file);
     let result = until_had(key, Shown { is_flock: false, lock: *wanted }, waits, || {
         let came = match &host {
             Some(view) => view.locks.lock_record(file, key, wanted, waits),
@@ -347,7 +352,7 @@ pub fn unlock(file: &File, owner: Owner, start: u64, end: u64) -> Result<()> {
     if !with_table(|table| table.files.contains_key(&key)) {
         return Ok(());
     }
-    let result = match host_of(file) {
+    let result = match records_host_of(file) {
         Some(view) => view.locks.unlock_record(key, owner, start, end),
         None => with_table(|table| {
             let new = records::without(table.records(key), owner, start, end)?;
@@ -410,6 +415,11 @@ fn release(file: &File, which: &dyn Fn(&Lock) -> bool, flock: Option<u64>) {
     if let Some(view) = host_of(file) {
         view.locks.settle_directory(file);
     }
+}
+
+/// All record locks of an owner that reach into a range go, for which no memory is needed.
+pub fn release_range(file: &File, owner: Owner, start: u64, end: u64) {
+    release(file, &|held| held.owner == owner && held.start <= end && start <= held.end, None);
 }
 
 /// A process closed a descriptor of `file`: all its record locks on that file go, whatever descriptor they were made by.

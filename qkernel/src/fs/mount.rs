@@ -14,8 +14,8 @@ use crate::fs::notify;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::mm::account::Charge;
-use machine::sched::work;
-use machine::sync::{Mutex, Once, Rank, SpinLock};
+use machine::sched::{self, Urgent, work};
+use machine::sync::{Mutex, MutexGuard, Once, Rank, SpinLock};
 
 bitflags! {
     /// Operations that a mount does not allow; numbers as in boot records.
@@ -132,6 +132,11 @@ static ALL: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Rank::Mounts, Vec::new());
 /// Held while a mount that is in the tree comes, goes, moves or changes, so that none comes to be in itself.
 static MOVES: Mutex<()> = Mutex::new(Rank::MountMoves, ());
 
+/// Takes [`MOVES`], for which programs of all containers wait.
+fn moves() -> (MutexGuard<'static, ()>, Urgent) {
+    (MOVES.lock(), sched::be_urgent())
+}
+
 fn key(mount: &Mount, dentry: &Arc<Dentry>) -> (u64, usize) {
     (mount.id, Arc::as_ptr(dentry) as usize)
 }
@@ -216,7 +221,7 @@ impl Mount {
     /// The same on behalf of a program. `EBUSY`: it is to be read-only, and files are open for writing.
     pub fn change_limits(self: &Arc<Self>, limits: Limits) -> Result<()> {
         // One change at a time, so that none takes back another.
-        let _moves = MOVES.lock();
+        let _moves = moves();
         let before = self.limits();
         let becomes_read_only = limits.contains(Limits::READ_ONLY) && !before.contains(Limits::READ_ONLY);
         let is_written = || becomes_read_only && self.writers.load(Ordering::SeqCst) > 0;
@@ -245,7 +250,7 @@ impl Mount {
     /// Takes it away if nobody has used it since the last time this was asked, which is the last path that led here:
     /// `EAGAIN` the first time.
     pub fn expire(self: &Arc<Self>) -> Result<()> {
-        let moves = MOVES.lock();
+        let moves = moves();
         if self.is_busy() {
             return Err(Errno::EBUSY);
         }
@@ -315,7 +320,7 @@ impl Mount {
     /// Mounts it over what is seen at `place` in the tree of `root`. `EINVAL`: the place is not in the tree any more, `ENOENT`: its
     /// name is gone, `ENOSPC`: the tree has [`MOUNTS_MAX`].
     pub fn mount_over(self: &Arc<Self>, place: &Path, root: &Arc<Mount>) -> Result<()> {
-        let _moves = MOVES.lock();
+        let _moves = moves();
         let place = enter(place.clone());
         holding_name(&place.dentry, || {
             place.check_mountable(root, 1)?;
@@ -327,7 +332,7 @@ impl Mount {
     /// Mounts what is seen at `from` over `place` as well, both in the tree of `root`; with all that is mounted in it if
     /// `with_mounts`. Errors as of [`Self::mount_over`].
     pub fn bind(from: &Path, place: &Path, with_mounts: bool, root: &Arc<Mount>) -> Result<()> {
-        let _moves = MOVES.lock();
+        let _moves = moves();
         if !from.mount.shares_tree(root) {
             return Err(Errno::EINVAL);
         }
@@ -400,7 +405,7 @@ impl Mount {
     /// Takes it away; `EINVAL` for the root of the tree. Unless `lazy`, `EBUSY` while something is mounted in it or it is used;
     /// else what is mounted in it goes as well, each on its own.
     pub fn detach(self: &Arc<Self>, lazy: bool) -> Result<()> {
-        let moves = MOVES.lock();
+        let moves = moves();
         let Some((parent, _)) = self.place() else { return Err(Errno::EINVAL) };
         if !lazy && self.is_busy() {
             return Err(Errno::EBUSY);
@@ -417,7 +422,7 @@ impl Mount {
     /// Mounts it over `place` instead of where it is, with all that is mounted in it. `EINVAL` for the root of the tree or where either
     /// is not in that of `root` any more, `ELOOP` for a place in itself, `ENOENT`: the place's name is gone.
     pub fn move_to(self: &Arc<Self>, place: &Path, root: &Arc<Mount>) -> Result<()> {
-        let _moves = MOVES.lock();
+        let _moves = moves();
         let Some((parent, dentry)) = self.place() else { return Err(Errno::EINVAL) };
         if !self.shares_tree(root) {
             return Err(Errno::EINVAL);
@@ -519,7 +524,7 @@ pub fn leave(mut path: Path) -> Option<Path> {
 
 /// Takes away the root of a tree that no program sees any more, and everything that is mounted in it.
 pub fn remove_tree(root: &Arc<Mount>) {
-    let moves = MOVES.lock();
+    let moves = moves();
     let removed = remove_all(root);
     drop(moves);
     drop_one_by_one(removed, |mount| dentry::forget_tree(&mount.root));

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | for the answer to a request that no task reads on from: its handler is at work | a task waits in a way that is no habit; or whoever read the request waits in a loop that has a time-out of its own, which hides others |
 //! | the same, and some task waits for more from the connection, as an event loop always does | such a wait has begun since the request did; or such a loop as above |
-//! | for the rest of an answer, perhaps | a task sleeps for a time and nothing else, and began to since the connection was last quiet; or the loop that waits for more from the connection waits in a way that is no habit, or for what is left of a long one; after a write that followed from a timer as above |
+//! | for the rest of an answer, perhaps | a task sleeps for a time and nothing else, has done so for long, and began to since the connection was last quiet; or the loop that waits for more from the connection waits in a way that is no habit, or for what is left of a long one; after a write that followed from a timer as above |
 //! | for the end of an exec'd process | one of its tasks waits for a time, or, for a while, none waits for its input or a socket |
 //! | nobody, but the sandbox has asked somebody itself | a task waits for that answer with a time-out |
 //!
@@ -58,6 +58,8 @@ pub(super) struct Facts {
     /// A wait that may repeat counts if it began before.
     pub trusted_until_ns: u64,
     pub now_ns: u64,
+    /// A sleep that began before has lasted for much of the time in which nothing came.
+    pub settled_ns: u64,
     /// Waits for a time of tasks, by their numbers, but for those that wait for one accepted connection alone.
     pub waits: Vec<(usize, TimedWait)>,
     pub requests: Vec<Request>,
@@ -83,7 +85,7 @@ pub(super) enum Keeps {
 #[derive(Clone, Copy, Default)]
 struct Latest {
     any: Option<(usize, u64)>,
-    /// Of those that wait for a time and nothing else.
+    /// Of those that wait for a time and nothing else, and have for long.
     sleep: Option<(usize, u64)>,
 }
 
@@ -130,7 +132,7 @@ impl Facts {
                 _ => Some((*task, wait.begun_ns)),
             };
             latest.any = later(latest.any);
-            if wait.is_sleep() {
+            if wait.is_sleep() && wait.begun_ns <= self.settled_ns {
                 latest.sleep = later(latest.sleep);
             }
         }
@@ -189,6 +191,7 @@ mod tests {
         Facts {
             trusted_until_ns: TRUSTED,
             now_ns: 900,
+            settled_ns: 500,
             waits: waits.iter().copied().enumerate().collect(),
             requests: [Request { phase, since_ns: 100, opened_ns: 60, reading }].into(),
             ..Facts::default()
@@ -199,7 +202,7 @@ mod tests {
     fn expected(other: Option<TimedWait>, phase: Phase, reading: Reading, now_ns: u64) -> bool {
         let counts = |wait: TimedWait| !wait.is_habit && wait.begun_ns <= TRUSTED;
         let since = |from_ns| other.is_some_and(|wait| counts(wait) && wait.begun_ns >= from_ns);
-        let slept = other.is_some_and(|wait| wait.call == 230) && since(60);
+        let slept = other.is_some_and(|wait| wait.call == 230 && wait.begun_ns <= 500) && since(60);
         let hides = |own: Option<TimedWait>| own.is_some_and(|own| own.is_habit) && now_ns <= TRUSTED;
         let is_rest = |own: Option<TimedWait>| own.is_some_and(|own| own.is_rest);
         match (reading, phase) {

@@ -63,9 +63,9 @@ struct Walk {
     set_aside: Vec<usize>,
 }
 
-/// Gathers the facts; `None`: a task has something to do. `trusted_until_ns`, `now_ns`: see [`Facts`].
-pub(super) fn gather(outbound: Outbound, trusted_until_ns: u64, now_ns: u64) -> Option<Gathered> {
-    let facts = Facts { trusted_until_ns, now_ns, ..Facts::default() };
+/// Gathers the facts; `None`: a task has something to do. `times`: those of [`Facts`], which holds nothing else yet.
+pub(super) fn gather(outbound: Outbound, times: Facts) -> Option<Gathered> {
+    let facts = times;
     let (tasks, requests, questions, execs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let gathered = Gathered { facts, tasks, requests, questions, execs, is_short: false };
     let mut walk = Walk { outbound, gathered, set_aside: Vec::new() };
@@ -191,19 +191,24 @@ impl Walk {
             _ => Interest::Yes,
         };
         let gathered = &mut self.gathered;
-        timer::standing(timer::ROUNDS, interest, |standing| {
-            let (Standing { due_ns, set_ns, is_period, .. }, waiter) = (&standing, &standing.waiter);
-            let Some(task) = waiter.task.clone().filter(|_| waiter.kind != timer::KIND_WAIT && !is_period)
-            else {
-                return;
-            };
-            let (call, is_habit, is_rest) = (TIMER, false, false);
-            let wait = TimedWait { call, begun_ns: *set_ns, due_ns: *due_ns, is_habit, is_rest };
-            if let Some(task) = as_task(task) {
-                gathered.facts.waits.push((gathered.tasks.len(), wait));
-                gathered.tasks.push(task);
-            }
-        });
+        timer::standing(
+            || is_at_rest().is_some(),
+            interest,
+            |standing| {
+                let (Standing { due_ns, set_ns, is_period, .. }, waiter) = (&standing, &standing.waiter);
+                let Some(task) =
+                    waiter.task.clone().filter(|_| waiter.kind != timer::KIND_WAIT && !is_period)
+                else {
+                    return;
+                };
+                let (call, is_habit, is_rest) = (TIMER, false, false);
+                let wait = TimedWait { call, begun_ns: *set_ns, due_ns: *due_ns, is_habit, is_rest };
+                if let Some(task) = as_task(task) {
+                    gathered.facts.waits.push((gathered.tasks.len(), wait));
+                    gathered.tasks.push(task);
+                }
+            },
+        );
     }
 
     fn tasks_of(&mut self, container: &Arc<Container>) -> Option<()> {
@@ -241,7 +246,9 @@ impl Walk {
             let waiting = &task.sched().waiting;
             exec.reads |= waiting.is_for_outside();
             let wait = wait.filter(|_| !waiting.is_for_outside());
-            exec.wait = exec.wait.or(wait.map(|wait| (number, wait)));
+            // A single wait counts to its end, also beside one that begins again and again.
+            let new = wait.map(|wait| (number, wait));
+            exec.wait = exec.wait.into_iter().chain(new).min_by_key(|(_, wait)| wait.begun_ns);
         }
         let runnable: Runnable = task.clone();
         if let Some(wait) = wait.filter(|_| self.set_aside.binary_search(&talks::name_of(&runnable)).is_err())

@@ -7,6 +7,7 @@
 
 use abi::hostcall::{REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_KEPT_AWAKE, REPORT_WOKEN_FOR};
 
+use super::awaited::Facts;
 use super::facts::{self, Outbound};
 use super::{HIBERNATION, timers};
 use crate::fs::locks;
@@ -347,13 +348,15 @@ fn stay_awake(why: String) {
 /// Has the sandbox hibernated unless somebody outside waits for something that would not wake it.
 fn sleep_unless_awaited() {
     let now_ns = time::monotonic_ns();
-    let (outbound, trusted_until_ns) = {
+    let (outbound, trusted_until_ns, timeout_ns) = {
         let mut watch = HIBERNATION.idle.lock();
         // What comes from now on is not among the facts.
         watch.is_found_idle = true;
-        (watch.outbound, watch.trusted_until_ns())
+        (watch.outbound, watch.trusted_until_ns(), watch.timeout_ns)
     };
-    let Some(mut gathered) = facts::gather(outbound, trusted_until_ns, now_ns) else {
+    let settled_ns = now_ns.saturating_sub(timeout_ns / 2);
+    let times = Facts { trusted_until_ns, now_ns, settled_ns, ..Facts::default() };
+    let Some(mut gathered) = facts::gather(outbound, times) else {
         return HIBERNATION.idle.lock().kept(now_ns);
     };
     if let Some(keeps) = gathered.facts.judge() {

@@ -47,13 +47,17 @@ pub(super) fn sleep() {
         _ => Interest::Yes,
     };
     // One container's deadlines hide no other's. Nothing runs, and whoever set one paid for it.
-    timer::standing(usize::MAX, interest, |standing| {
-        if let Some(deadline) = deadline_of(&standing) {
-            let mut deadlines = HIBERNATION.deadlines.lock();
-            deadlines.stands(deadline);
-            next_ns.set(deadlines.next_ns());
-        }
-    });
+    timer::standing(
+        || true,
+        interest,
+        |standing| {
+            if let Some(deadline) = deadline_of(&standing) {
+                let mut deadlines = HIBERNATION.deadlines.lock();
+                deadlines.stands(deadline);
+                next_ns.set(deadlines.next_ns());
+            }
+        },
+    );
 }
 
 /// When an idle CPU has to call [`look`].
@@ -113,7 +117,7 @@ pub(super) fn are_at_work() -> bool {
         0 => Interest::No,
         _ => Interest::Yes,
     };
-    timer::standing(timer::ROUNDS, interest, |standing| {
+    timer::standing(sched::is_at_rest, interest, |standing| {
         let deadline = deadline_of(&standing);
         if deadline.is_some_and(|deadline| HIBERNATION.deadlines.lock().is_of_new_work(&deadline)) {
             is_new.set(true);

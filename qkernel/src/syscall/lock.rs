@@ -102,7 +102,9 @@ fn check_open(cx: &Ctx<'_>, file: &File, fd: i32, lock: &Lock) -> Result<()> {
     if matches!(lock.owner, Owner::Description(_)) || is_open() {
         return Ok(());
     }
-    locks::unlock(file, lock.owner, lock.start, lock.end)?;
+    if locks::unlock(file, lock.owner, lock.start, lock.end).is_err() {
+        locks::release_range(file, lock.owner, lock.start, lock.end);
+    }
     Err(Errno::EBADF)
 }
 

@@ -116,7 +116,7 @@ pub(super) fn close_range(cx: &Ctx<'_>, first: u32, last: u32, flags: u32) -> Sy
         return Err(Errno::EINVAL);
     }
     let files = if flags.contains(CloseRange::UNSHARE) {
-        let own = cx.files().unshare(2)?;
+        let own = cx.files().unshare()?;
         let old = cx.task.set_files(Some(own.clone()));
         drop(old);
         own

@@ -34,7 +34,7 @@ pub(super) fn unshare(cx: &Ctx<'_>, flags: u64) -> SyscallResult {
         return Err(Errno::EINVAL);
     }
     // The copy that may fail comes first.
-    let files = asked.contains(CloneFlags::FILES).then(|| cx.files().unshare(2)).transpose()?;
+    let files = asked.contains(CloneFlags::FILES).then(|| cx.files().unshare()).transpose()?;
     if asked.contains(CloneFlags::FS) {
         let fs = cx.task.fs.get();
         drop(cx.task.fs.set(fs.fork()));

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use abi::word::low32;
 
 use crate::creds::{CAP_IPC_LOCK, Creds};
-use crate::fs::file::FileTable;
+use crate::fs::file::{FileTable, TableOfTask};
 use crate::fs::path::FsContext;
 use crate::ipc::sem::undo::UndoList;
 use crate::keys::TaskKeyrings;
@@ -37,7 +37,7 @@ pub struct Task {
     pub process: Arc<Process>,
     pub thread: Thread,
     pub policy: Arc<SchedPolicy>,
-    files: SpinLock<Option<Arc<FileTable>>>,
+    files: SpinLock<Option<TableOfTask>>,
     pub fs: Shared<FsContext>,
     pub creds: Shared<Creds>,
     pub keyrings: TaskKeyrings,
@@ -183,7 +183,7 @@ impl Task {
             exit_status: AtomicI32::new(0),
             vfork_wait: SpinLock::new(Rank::Leaf, None),
             start: SpinLock::new(Rank::Leaf, None),
-            files: SpinLock::new(Rank::Leaf, parts.files),
+            files: SpinLock::new(Rank::Leaf, parts.files.map(TableOfTask::new)),
             fs: Shared::new(parts.fs),
             creds: Shared::new(parts.creds),
             keyrings: TaskKeyrings::default(),
@@ -211,12 +211,13 @@ impl Task {
 
     /// The task's descriptors; `None` once it has ended.
     pub fn files(&self) -> Option<Arc<FileTable>> {
-        self.files.lock().clone()
+        self.files.lock().as_ref().map(TableOfTask::table)
     }
 
     /// Replaces the task's descriptors, returning the former.
     pub fn set_files(&self, files: Option<Arc<FileTable>>) -> Option<Arc<FileTable>> {
-        core::mem::replace(&mut *self.files.lock(), files)
+        let former = core::mem::replace(&mut *self.files.lock(), files.map(TableOfTask::new));
+        former.as_ref().map(TableOfTask::table)
     }
 
     /// The list of what its end does to semaphores, made if there is none.

@@ -537,8 +537,8 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     let task = cx.task;
     let process = &task.process;
     // Descriptors shared with other processes (`CLONE_FILES`) are shared no more.
-    // Otherwise the table, and the record locks it owns, stay: the task and this call hold it.
-    let files = cx.files().unshare(2)?;
+    // Otherwise the table, and the record locks it owns, stay.
+    let files = cx.files().unshare()?;
     task.set_files(Some(files.clone()));
     // The end of a program says nothing to the parent of another. A child may end as soon as a descriptor is closed.
     process.exit_signal.store(crate::signals::SIGCHLD, Ordering::Relaxed);

@@ -42,10 +42,10 @@ pub enum Rank {
     LastStub,
     /// How many threads of a stub process are used. Held while one is started.
     StubThreads,
-    /// The file that tells a new thread's id.
-    StubIds,
     /// An order to a stub process. Held until it is answered.
     StubOrder,
+    /// The file that tells a new thread's id.
+    StubIds,
     /// The chunks that the file window shows (`memory`).
     Window,
     /// The zygote. Held while it forks.

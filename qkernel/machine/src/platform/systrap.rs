@@ -9,6 +9,9 @@ use super::call::{call, xsave_size};
 use super::seam::{Platform, UserContext, UserSpace};
 use crate::errno::Result;
 
+/// Operations of one hostcall: on a busy host each order to a stub takes long, and the VMM's watchdog sees each call.
+const SYNC_AT_ONCE: usize = 512;
+
 pub(super) struct Systrap;
 
 impl Platform for Systrap {
@@ -55,8 +58,10 @@ impl Platform for Systrap {
     fn shoot_down(&self, _space: &UserSpace) {}
 
     fn sync_mirror(&self, space: &UserSpace, operations: &[MapOp]) -> Result<()> {
-        let args = [space.number, operations.as_ptr() as u64, operations.len() as u64, 0, 0, 0];
-        call(hc::AS_SYNC, args).map(drop)
+        operations.chunks(SYNC_AT_ONCE).try_for_each(|some| {
+            let args = [space.number, some.as_ptr() as u64, some.len() as u64, 0, 0, 0];
+            call(hc::AS_SYNC, args).map(drop)
+        })
     }
 
     fn arm(&self, _deadline_ns: u64) {}

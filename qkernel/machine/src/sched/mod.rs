@@ -145,6 +145,8 @@ pub struct SchedState {
     pub waiting: Waiting,
     /// Attempts to wake it.
     wakes: AtomicU32,
+    /// How many things it holds that others of all owners wait for: see [`be_urgent`].
+    urgent: AtomicU32,
     /// Set when the task should look at its signals before it sleeps or runs user code.
     attention: AtomicBool,
     /// It may have memory beyond the limits.
@@ -207,6 +209,7 @@ impl SchedState {
             set_times: set_times::SetTimes::default(),
             waiting: Waiting::new(),
             wakes: AtomicU32::new(0),
+            urgent: AtomicU32::new(0),
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
             owner: AtomicU8::new(owner::current().number()),
@@ -677,7 +680,8 @@ pub fn let_others_go_on() {
     #[cfg(feature = "checks")]
     work::end_stretch(core::panic::Location::caller());
     if !take_news(state) && !state.is_idle() && QUEUED.load(Ordering::SeqCst) != 0 {
-        let_others_in(state, Place::Kernel);
+        let is_urgent = state.urgent.load(Ordering::Relaxed) != 0;
+        let_others_in(state, if is_urgent { Place::Urgent } else { Place::Kernel });
     }
     let now = time::monotonic_ns();
     let shown = &this_cpu().shown_ns;
@@ -692,6 +696,28 @@ fn let_others_in(state: &SchedState, place: Place) {
     if time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed) {
         state.involuntary_switches.fetch_add(1, Ordering::Relaxed);
         schedule(place);
+    }
+}
+
+/// The current task holds something that tasks of other owners wait for, for as long as this lives: where it lets others go on, its
+/// owner's share does not keep it waiting.
+pub struct Urgent(Option<Runnable>);
+
+/// See [`Urgent`].
+pub fn be_urgent() -> Urgent {
+    // In unit tests there is no task.
+    let task = platform::is_ready().then(current);
+    if let Some(task) = &task {
+        task.sched().urgent.fetch_add(1, Ordering::Relaxed);
+    }
+    Urgent(task)
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.sched().urgent.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

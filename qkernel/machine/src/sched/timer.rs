@@ -79,8 +79,6 @@ const DUE_MAX: usize = 256;
 /// Deadlines that are copied, and such that are looked at, under one lock.
 const CHUNK: usize = 32;
 const SEEN_MAX: usize = 256;
-/// Times that a CPU's queue is locked for a look at its deadlines, as a rule.
-pub const ROUNDS: usize = 256;
 /// The kind of those who wait in a system call.
 pub const KIND_WAIT: &str = "wait";
 
@@ -243,12 +241,15 @@ pub fn next_deadline() -> u64 {
 }
 
 /// Calls `f`, without locks, with the deadlines that programs wait for and that are of `interest`, by when they are due and when they
-/// were set. Of a CPU that has very many only those are shown that are found in so many `rounds`, the earliest ones. What changes
-/// meanwhile may be missed.
-pub fn standing(rounds: usize, interest: impl Fn(u64, u64) -> Interest, mut f: impl FnMut(Standing)) {
+/// were set, as long as `goes_on` says so, which is asked after each few. What changes meanwhile may be missed.
+pub fn standing(
+    goes_on: impl Fn() -> bool,
+    interest: impl Fn(u64, u64) -> Interest,
+    mut f: impl FnMut(Standing),
+) {
     for queue in QUEUES.iter().take(platform::cpus()) {
         let mut after = (0, 0);
-        for _ in 0..rounds {
+        while goes_on() {
             let mut chunk = [const { None }; CHUNK];
             let is_more = queue.lock().copy(&mut after, &mut chunk, &interest);
             for (due_ns, set_ns, is_period, action) in chunk.into_iter().flatten() {

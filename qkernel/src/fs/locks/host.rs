@@ -95,10 +95,11 @@ pub struct HostLocks {
     is_used: AtomicBool,
 }
 
-/// An open file of the host's that holds locks, and whether it may hold exclusive ones.
+/// An open file of the host's that holds locks, and whether it may hold exclusive ones. `writes`: it is open for writing.
 struct Carrier {
     handle: Handle,
     excludes: bool,
+    writes: bool,
 }
 
 #[derive(Default)]
@@ -147,7 +148,7 @@ impl HostLocks {
         let inode = &file.path.as_ref().ok_or(Errno::ENOLCK)?.inode;
         let handle = inode.open_to_lock(file, writes).map_err(|_| Errno::ENOLCK)?;
         self.is_used.store(true, Ordering::SeqCst);
-        Ok(Carrier { handle, excludes })
+        Ok(Carrier { handle, excludes, writes })
     }
 
     pub(super) fn unlock_record(&self, key: usize, owner: Owner, start: u64, end: u64) -> Result<()> {
@@ -203,8 +204,9 @@ impl HostLocks {
             if with_table(|table| table.records(key).is_empty()) {
                 unused.0 = state.records.take_if(is_needless);
             }
-            if is_closed && state.whole_held.is_none() {
-                unused.1 = state.whole.take();
+            let is_needless = |carrier: &mut Carrier| is_closed || carrier.writes && !is_written;
+            if state.whole_held.is_none() {
+                unused.1 = state.whole.take_if(is_needless);
             }
         }
         drop(unused);
@@ -234,7 +236,7 @@ impl HostView<'_> {
         keep: bool,
     ) -> Result<Attempt> {
         let owner = Owner::Description(file.id);
-        let mut spare = None;
+        let (mut spare, mut writes) = (None, false);
         loop {
             {
                 let mut state = self.locks.state.lock();
@@ -249,18 +251,22 @@ impl HostView<'_> {
                     with_table(|table| table.set_flock(key, owner, Some(wanted)));
                     return Ok(Attempt::Done);
                 }
-                if state.carry_whole(exclusive, &mut spare)? {
-                    return state.lock_whole(key, &wanted, exclusive);
+                if state.carry_whole(exclusive, writes, &mut spare)? {
+                    match state.lock_whole(key, &wanted, exclusive) {
+                        // A file system that makes byte ranges of it, as NFS does, wants a file that is open for writing.
+                        Err(Errno::EBADF) if !writes && file.flags().writable() => writes = true,
+                        came => return came,
+                    }
                 }
             }
-            spare = Some(self.locks.open(file, false, self.may_exclude)?);
+            spare = Some(self.locks.open(file, writes, self.may_exclude)?);
         }
     }
 }
 
 impl Carrier {
-    fn can_hold(carrier: Option<&Self>, exclusive: bool) -> bool {
-        carrier.is_some_and(|carrier| carrier.excludes || !exclusive)
+    fn can_hold(carrier: Option<&Self>, exclusive: bool, writes: bool) -> bool {
+        carrier.is_some_and(|carrier| (carrier.excludes || !exclusive) && (carrier.writes || !writes))
     }
 }
 
@@ -268,7 +274,7 @@ impl State {
     /// Whether there is a carrier for record locks; if need be `spare` becomes it, and takes over what the old one holds. That is
     /// shared, or the old one would do.
     fn carry_records(&mut self, key: usize, exclusive: bool, spare: &mut Option<Carrier>) -> Result<bool> {
-        if Carrier::can_hold(self.records.as_ref(), exclusive) {
+        if Carrier::can_hold(self.records.as_ref(), exclusive, exclusive) {
             return Ok(true);
         }
         let Some(new) = spare.take() else { return Ok(false) };
@@ -284,8 +290,8 @@ impl State {
     }
 
     /// The same for the lock of `flock(2)`.
-    fn carry_whole(&mut self, exclusive: bool, spare: &mut Option<Carrier>) -> Result<bool> {
-        if Carrier::can_hold(self.whole.as_ref(), exclusive) {
+    fn carry_whole(&mut self, exclusive: bool, writes: bool, spare: &mut Option<Carrier>) -> Result<bool> {
+        if Carrier::can_hold(self.whole.as_ref(), exclusive, writes) {
             return Ok(true);
         }
         let Some(new) = spare.take() else { return Ok(false) };
@@ -339,11 +345,15 @@ impl State {
                 Ok(Attempt::Done)
             }
             Err(Errno::EAGAIN) => {
-                // As on Linux the old one was given up first. It was this owner's alone: others' would conflict, or do.
-                self.whole_held = None;
+                // As on Linux the old one was given up first. It was this owner's alone: others' would conflict, or do. Where a file
+                // system makes byte ranges of it, it is still there.
+                if self.whole_held.take().is_some() && host::lock_whole(&carrier.handle, None).is_err() {
+                    self.whole = None;
+                }
                 with_table(|table| table.set_flock(key, wanted.owner, None));
                 Ok(Attempt::HeldOutside)
             }
+            Err(Errno::EBADF) => Err(Errno::EBADF),
             Err(_) => Err(Errno::ENOLCK),
         };
         self.count(key);

@@ -11,15 +11,16 @@ use crate::task::core::Task;
 use crate::task::inspect;
 use abi::word::to_usize;
 use machine::errno::{Errno, Result};
-use machine::mm::{AddressSpace, IoBuf, PAGE_BYTES, UserAddr, account};
+use machine::mm::{AddressSpace, HeldSpace, IoBuf, PAGE_BYTES, UserAddr, account};
 use machine::sched;
 
 /// The memory of a task, for a caller that may look into it. `ESRCH`: it has given it up. `EPERM`.
-pub(super) fn memory_of(cx: &Ctx<'_>, task: &Arc<Task>, by: Inspection) -> Result<Arc<AddressSpace>> {
-    let aspace = task.aspace().ok_or(Errno::ESRCH)?;
+pub(super) fn memory_of(cx: &Ctx<'_>, task: &Arc<Task>, by: Inspection) -> Result<HeldSpace> {
+    let aspace = AddressSpace::hold(task.aspace().ok_or(Errno::ESRCH)?);
     inspect::check(cx.task, task, by)?;
     // The rights that were looked at are those of the program whose memory it is: nobody may look into one that changes its own.
-    let is_same = task.aspace().is_some_and(|now| Arc::ptr_eq(&now, &aspace));
+    let now = task.aspace().map(AddressSpace::hold);
+    let is_same = now.is_some_and(|now| Arc::ptr_eq(&now, &aspace));
     if is_same { Ok(aspace) } else { Err(Errno::EPERM) }
 }
 

@@ -30,14 +30,26 @@ const _: () = assert!(2 * FILES_MAX <= CALLS_MAX);
 const POPULATE_MAX: u64 = 2 << 20;
 /// The same for what can only be read: the host brings neighbours in with one fault.
 const POPULATE_TO_READ: u64 = 128 << 10;
-/// How long an answer may take; on a busy host the mapper may have to wait for a core.
+/// How often, and for how long each time, an answer is waited for while the mapper sleeps, and in all: it may have to wait for a
+/// core or for a lock of the host's. After longer than that the watchdog would end the sandbox.
 const ANSWER_ROUND_MS: i32 = 100;
-const ANSWER_ROUNDS: u32 = 100;
+const ANSWER_ROUNDS: u32 = 50;
+const ANSWER_ROUNDS_MAX: u32 = 160;
 /// Files that may wait in a vCPU's socket: as many as are sent with one order.
 pub const FILES_MAX: usize = 32;
 
 /// Tells answers from those to orders that were given up.
 static NEXT_ANSWER: AtomicU64 = AtomicU64::new(1);
+
+/// The state of a mapper that has not answered yet.
+pub enum Doing {
+    /// Its process has ended.
+    Ended,
+    /// It runs, or waits for a core, a disk or a lock of the host's.
+    Works,
+    /// It sleeps, as if there were no order.
+    Waits,
+}
 
 /// A vCPU's way to mapper threads.
 pub struct MapperLine {
@@ -153,10 +165,10 @@ impl Mapper {
     }
 
     /// Begins an order of a vCPU's; nobody else can give the process one until it is done.
-    pub fn begin(&self, line: &MapperLine, is_dead: impl Fn() -> bool) -> Result<MapperOrder<'_>, Lost> {
+    pub fn begin(&self, line: &MapperLine, doing: impl Fn() -> Doing) -> Result<MapperOrder<'_>, Lost> {
         let mut order = MapperOrder { mapper: self, sequence: self.sequence.lock(), len: 0, files: 0 };
         if line.stale.load(Relaxed) {
-            order.drop_stale(line, is_dead)?;
+            order.drop_stale(line, doing)?;
         }
         Ok(order)
     }
@@ -240,23 +252,22 @@ impl MapperOrder<'_> {
         thread: &StubThread,
         ids: &OwnedFd,
         line: &MapperLine,
-        is_dead: impl Fn() -> bool,
+        doing: impl Fn() -> Doing,
     ) -> Result<i32, Lost> {
         seek(ids, 0, libc::SEEK_SET)?;
         let stack = thread.frame_address() & !15;
         self.push(libc::SYS_clone, [THREAD_FLAGS, stack, 0, 0, 0, thread.address()], false);
-        let result = self.carry_out(line, is_dead)?;
+        let result = self.carry_out(line, doing)?;
         let tid = seek(ids, 0, libc::SEEK_CUR)?;
         if result == 0 && tid > 0 { Ok(tid) } else { Err(Lost) }
     }
 
     /// Has the order carried out; the result is 0, or the errno that stands for any failure. The order is empty again.
-    /// `is_dead` says whether the process is gone.
-    pub fn carry_out(&mut self, line: &MapperLine, is_dead: impl Fn() -> bool) -> Result<u32, Lost> {
+    pub fn carry_out(&mut self, line: &MapperLine, doing: impl Fn() -> Doing) -> Result<u32, Lost> {
         if self.len == 0 {
             return Ok(0);
         }
-        let result = self.send(line, is_dead);
+        let result = self.send(line, doing);
         if result.is_err() && self.files > 0 {
             line.stale.store(true, Relaxed);
         }
@@ -265,18 +276,18 @@ impl MapperOrder<'_> {
     }
 
     /// Takes files of orders that were given up out of the vCPU's socket: mappers take them in turn.
-    fn drop_stale(&mut self, line: &MapperLine, is_dead: impl Fn() -> bool) -> Result<(), Lost> {
+    fn drop_stale(&mut self, line: &MapperLine, doing: impl Fn() -> Doing) -> Result<(), Lost> {
         for _ in 0..FILES_MAX {
             self.receive(line.cpu);
             self.push(libc::SYS_close, [u64::from(FD_FILE.cast_unsigned()), 0, 0, 0, 0, 0], true);
         }
-        self.send(line, is_dead)?;
+        self.send(line, doing)?;
         self.len = 0;
         line.stale.store(false, Relaxed);
         Ok(())
     }
 
-    fn send(&mut self, line: &MapperLine, is_dead: impl Fn() -> bool) -> Result<u32, Lost> {
+    fn send(&mut self, line: &MapperLine, doing: impl Fn() -> Doing) -> Result<u32, Lost> {
         let orders = self.mapper.orders();
         let answer = NEXT_ANSWER.fetch_add(1, Relaxed) << 1;
         orders.answers[0].store(answer, Relaxed);
@@ -287,15 +298,23 @@ impl MapperOrder<'_> {
         *self.sequence = self.sequence.wrapping_add(1);
         orders.sequence.store(*self.sequence, SeqCst);
         futex::wake(&orders.sequence, i32::MAX, futex::Scope::Shared);
-        for _ in 0..ANSWER_ROUNDS {
+        let (mut idle, mut all) = (0, 0);
+        while idle < ANSWER_ROUNDS && all < ANSWER_ROUNDS_MAX {
             match spawn::read_answer(&line.ends.answers, ANSWER_ROUND_MS) {
                 Some(word) if word & !1 == answer => {
                     return Ok(if word & 1 == 0 { 0 } else { libc::ENOMEM.cast_unsigned() });
                 }
                 // To an order that was given up.
                 Some(_) => {}
-                None if is_dead() => return Err(Lost),
-                None => self.mapper.free(),
+                None => {
+                    match doing() {
+                        Doing::Ended => return Err(Lost),
+                        Doing::Works => {}
+                        Doing::Waits => idle += 1,
+                    }
+                    all += 1;
+                    self.mapper.free();
+                }
             }
         }
         Err(Lost)

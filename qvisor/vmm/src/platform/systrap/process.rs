@@ -4,7 +4,7 @@
 //! and their areas ends with it. So fresh ones are forked ahead.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,9 +16,10 @@ use abi::run::{MAP_OP_UNMAP_ALL, MapOp};
 use super::area::{COMMAND_FORK, FD_SOCKETS, INTERRUPT_SIGNAL, ORDERS_SIZE, TURN_STUB};
 use super::filter::{self, Instruction};
 use super::frame::FrameLayout;
-use super::mapper::{self, Mapper, MapperLine};
+use super::mapper::{self, Doing, Mapper, MapperLine};
 use super::spawn::{self, Control, Ends};
 use super::thread::{Lost, Patience, StubThread};
+use crate::activity::Activity;
 use crate::cpu;
 use crate::lock::{Mutex, Rank};
 use crate::memory::{SandboxMemory, memory_file};
@@ -75,14 +76,18 @@ impl Process {
         if index != 0 {
             thread.reset(stubs.areas_len);
             thread.area().turn.store(0, Relaxed);
-            let ids = stubs.ids.lock();
-            let is_dead = || self.is_dead();
-            let spawned = self
-                .mapper
-                .begin(line, is_dead)
-                .and_then(|mut order| order.spawn(thread, &ids, line, is_dead));
+            let doing = || self.mapper_is_doing(stubs.proc.as_ref());
+            let spawned = self.mapper.begin(line, doing).and_then(|mut order| {
+                // Only now: another vCPU's order to this process may take long.
+                let ids = stubs.ids.lock();
+                let spawned = order.spawn(thread, &ids, line, doing);
+                if spawned.is_err() {
+                    // Before somebody else uses the file: a mapper that is late must not tell its thread's id then.
+                    self.end();
+                }
+                spawned
+            });
             if spawned.is_err() {
-                // Before somebody else uses the file: a mapper that is late must not tell its thread's id then.
                 self.end();
             }
             thread.tid.store(spawned?, Relaxed);
@@ -119,6 +124,17 @@ impl Process {
         self.dead.load(SeqCst)
     }
 
+    /// The state of its mapper, by the host's `/proc`.
+    pub fn mapper_is_doing(&self, proc: Option<&OwnedFd>) -> Doing {
+        // The keeper may be held up.
+        if self.is_dead() || spawn::has_ended(&self.pidfd) {
+            return Doing::Ended;
+        }
+        let directory = format!("{}/task/{}", self.pid, self.mapper.tid());
+        let seen = proc.and_then(|proc| Activity::of(proc.as_fd(), &directory));
+        if seen.is_none_or(|seen| seen.sleeps) { Doing::Waits } else { Doing::Works }
+    }
+
     /// Kills it; the keeper does the rest. It may go on for a moment: see [`Self::end`].
     pub fn kill(&self) {
         let none = std::ptr::null::<libc::siginfo_t>();
@@ -148,11 +164,11 @@ impl Process {
     }
 
     /// Removes every mapping of the user half, whatever its threads do meanwhile; false if it does not confirm that.
-    fn unmap_all(&self, line: &MapperLine) -> bool {
-        let is_dead = || self.is_dead();
-        self.mapper.begin(line, is_dead).is_ok_and(|mut order| {
+    fn unmap_all(&self, line: &MapperLine, proc: Option<&OwnedFd>) -> bool {
+        let doing = || self.mapper_is_doing(proc);
+        self.mapper.begin(line, doing).is_ok_and(|mut order| {
             order.add(&MapOp { kind: MAP_OP_UNMAP_ALL, ..MapOp::default() });
-            order.carry_out(line, is_dead) == Ok(0)
+            order.carry_out(line, doing) == Ok(0)
         })
     }
 
@@ -171,7 +187,7 @@ impl Process {
 pub struct Stubs {
     control: Control,
     orders: Control,
-    /// Its position is the id of the thread that was started last. Inside `Process::used`, outside a mapper's order.
+    /// Its position is the id of the thread that was started last. Inside `Process::used` and a mapper's order.
     ids: Mutex<OwnedFd>,
     filters: [Vec<Instruction>; 2],
     cpus: u32,
@@ -405,7 +421,7 @@ impl Stubs {
         let removed = self.spaces.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let process = removed.ok_or(libc::ESRCH)?;
         // The caller waits for the mappings only, not for the end.
-        if process.unmap_all(line) {
+        if process.unmap_all(line, self.proc.as_ref()) {
             process.kill();
         } else {
             process.end();

@@ -304,7 +304,13 @@ impl Systrap {
         let thread = held.thread;
         thread.set_in_call(false);
         self.stubs.note_work();
-        let spin = if policy.shares_core() { 0 } else { SPIN_FREE };
+        // The vCPU may be on another core than when the stub ran last.
+        let (spin, place) = if policy.shares_core() {
+            (0, StubPlacement::SameCore)
+        } else {
+            (SPIN_FREE, StubPlacement::Anywhere)
+        };
+        thread.send_to(place, &self.affinity);
         thread.give_turn(COMMAND_LEAVE_CALL, spin);
         let never = AtomicU32::new(0);
         let now_ns = cpu::clock_ns(libc::CLOCK_MONOTONIC);
@@ -436,22 +442,22 @@ impl Systrap {
         // A mapper that shows a working set before any turn is given uses the processor, and is not restless.
         self.stubs.note_work();
         let line = &state.line;
-        let is_dead = || process.is_dead();
-        let result = process.mapper.begin(line, is_dead).map_err(Stop::from).and_then(|mut order| {
+        let doing = || process.mapper_is_doing(self.stubs.proc.as_ref());
+        let result = process.mapper.begin(line, doing).map_err(Stop::from).and_then(|mut order| {
             for i in 0..count {
                 let at = self.memory.kernel_ptr(address + i * len, len).ok_or(Stop::Lost)?;
                 // SAFETY: the range was checked; the structure is integers only.
                 let op = unsafe { ptr::read_unaligned(at.cast::<MapOp>()) };
                 if !order.has_room() {
-                    stop_on(order.carry_out(line, is_dead))?;
+                    stop_on(order.carry_out(line, doing))?;
                 }
                 if let Err(errno) = self.add(state, &op, &mut order) {
                     // The operations before it count, as if they were carried out one by one.
-                    stop_on(order.carry_out(line, is_dead))?;
+                    stop_on(order.carry_out(line, doing))?;
                     return Err(Stop::Errno(errno.cast_unsigned()));
                 }
             }
-            stop_on(order.carry_out(line, is_dead))
+            stop_on(order.carry_out(line, doing))
         });
         // A caller that wanted everything unmapped relies on it, whatever the reason for the failure.
         let is_open = matches!(result, Err(Stop::Errno(_))) && count == 1 && self.unmaps_all(address);

@@ -240,7 +240,9 @@ impl StubThread {
                     return Err(Lost);
                 }
                 is_called = true;
-            } else if run.is_due(now) {
+            }
+            // Also of one that is called back: it may be bound to a core that somebody else has.
+            if run.is_due(now) {
                 patience.see_to_core();
             }
             let asleep = turn | TURN_SLEEPS;
