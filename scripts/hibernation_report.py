@@ -426,7 +426,7 @@ def markdown(raw):
 
 
 def beside_the_paper(raw):
-    """Our figures beside the paper's, and how the machines differ; a part of README as well."""
+    """Our figures beside the paper's, and how the machines differ; a part of docs/figures.md as well."""
     systrap = " (a fault there is a switch between processes)" if raw["platform"] == "systrap" else ""
     head = fill("""*Hibernate Container* (Sun et al.), section 4, Figures 6 and 7: the numbers that its text gives, and ours,
         the lowest and the highest of the workloads.""")
