@@ -87,7 +87,7 @@ pub const FAMILIES: &[Family] = &[
         "pages",
         Bound::Counted,
         "pages of a range that is protected, locked, looked at, moved or given back",
-        "mm/pagetable.rs, mm/map.rs, mm/advice.rs, mm/aspace.rs",
+        "mm/pagetable.rs, mm/map.rs, mm/advice.rs, mm/aspace.rs, platform/systrap.rs",
     ),
     family("end", Bound::Pieces, "pages of a process that ends or runs a program: 32,768", "mm/aspace.rs"),
     family(
@@ -114,7 +114,7 @@ pub const FAMILIES: &[Family] = &[
         "processes",
         Bound::Counted,
         "processes that are signalled, listed or changed, as many as the limit of tasks",
-        "task/tree.rs, task/signal, proc/mod.rs, cgroupfs/members.rs, cgroupfs/processes.rs",
+        "task/tree.rs, task/signal, proc/mod.rs, cgroupfs/members.rs, cgroupfs/processes.rs, hibernate/facts.rs",
     ),
     family(
         "directory",
@@ -127,7 +127,7 @@ pub const FAMILIES: &[Family] = &[
         "sockets",
         Bound::Counted,
         "sockets of a sandbox, messages in a queue, and ports of a range, 65,535",
-        "proc/net_tables.rs, net/inbox.rs, net/inet/local_ports.rs",
+        "proc/net_tables.rs, net/inbox.rs, net/inet/local_ports.rs, hibernate/facts.rs, hibernate/awaited.rs",
     ),
     family(
         "semaphores",
@@ -135,8 +135,18 @@ pub const FAMILIES: &[Family] = &[
         "semaphores of a set, 32,000, and operations of a call, 500",
         "ipc/sem",
     ),
-    family("timers", Bound::Pieces, "timers that are due together: 256", "sched/timer.rs"),
-    family("watches", Bound::Counted, "watches of an instance of inotify", "fs/notify, fs/inotify.rs"),
+    family(
+        "timers",
+        Bound::Pieces,
+        "timers that are due together, 256; all of them where a sandbox falls asleep, 256 at a time",
+        "sched/timer.rs, hibernate/timers.rs, hibernate/facts.rs",
+    ),
+    family(
+        "watches",
+        Bound::Counted,
+        "watches of an instance of inotify, and of control groups, 64 of them in each other",
+        "fs/notify, fs/inotify.rs, task/groups/events.rs",
+    ),
     family(
         "other-memory",
         Bound::Pieces,
