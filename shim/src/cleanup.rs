@@ -55,8 +55,13 @@ fn remove(root: &Root, id: &Id) -> Result<(), String> {
     }
     if let Ok(left) = root.sandbox(id) {
         // It was not known to be a container's yet. Nobody holds it, or there would have been an error.
-        // Groups that still hold processes are removed with the next start.
-        let _ = cgroup::remove_listed(&left.path_by_descriptor());
+        // What was in its groups may be about to end. The list of them goes with the state, which the next start reads otherwise.
+        while !cgroup::remove_listed(&left.path_by_descriptor()) {
+            if start.elapsed() > PATIENCE {
+                return Err("its control groups still hold processes; the next start removes them".into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
         return root.remove(id).map_err(|error| error.to_string());
     }
     Ok(())

@@ -355,6 +355,8 @@ static void one_write_kills_all(void)
     CHECK_KILLED(forks, SIGKILL);
     AWAIT(!is_populated("a"), 1000);
     CHECK(!is_populated("a"));
+    /* It may not have come to sleep yet; one that is killed never does. */
+    AWAIT(state_of(outside) == 'S', 1000);
     CHECK(state_of(outside) == 'S');
     end(outside);
     OK(rmdir(in_base("a/b")));
