@@ -18,7 +18,7 @@ use crate::signals::SIGKILL;
 use crate::task::container::{Container, ContainerId, FIRST_PID};
 use crate::task::core::Task;
 use crate::task::signal;
-use machine::mm::{account, frames, give_back, owners};
+use machine::mm::{account, frames, owners};
 use machine::owner::Owner;
 use machine::sched::timer;
 use machine::time;
@@ -359,64 +359,5 @@ pub fn a_reader_without_memory_reads_to_the_end(trace: Option<fn(&str)>) {
         assert_eq!(has_read(), Some(0), "what it has read");
         drop((leader, child, hoard));
         pod.check_neighbour(frames_before);
-    });
-}
-
-/// Memory that a program freed goes back to the host within seconds, while the sandbox is awake, and no timer is left then.
-/// What is freed and taken again all the time stays.
-///
-/// # Panics
-///
-/// When it does not.
-pub fn what_programs_free_goes_back(trace: Option<fn(&str)>) {
-    let wait = |tenths: u64| {
-        for _ in 0..tenths {
-            machine::testing::pass_time(100_000_000);
-            time::hold();
-            time::release();
-            run_all();
-        }
-    };
-    // In frames. Less than 4 MiB is not worth a timer.
-    let (taken, little) = (4096, 1024);
-    let held = || frames::stats().dirty_free_frames;
-    run_checked(trace, || {
-        let pod = Pod::new(LIMIT);
-        give_back::look();
-        wait(600);
-        let (held_before, given_before) = (held(), give_back::given_pages());
-        let leader = pod.run(take(16 * MIB));
-        signal::kill_process(&leader.process, SIGKILL);
-        run_on();
-        drop(leader);
-        assert!(held() >= held_before.max(taken), "{} frames were freed", held());
-        // As a CPU does that has nothing to do any more.
-        give_back::look();
-        wait(50);
-        assert!(held() < little, "{} frames stay", held());
-        let given = give_back::given_pages() - given_before;
-        assert!(given >= taken as u64 - little as u64, "{given} pages went back");
-        // There is nothing left to do.
-        let given = give_back::given_pages();
-        give_back::look();
-        wait(600);
-        assert_eq!(give_back::given_pages(), given);
-        assert_eq!(timer::next_deadline(), u64::MAX, "a timer is left");
-        pod.check_neighbour(owners::frames(Owner::SANDBOX));
-    });
-    run_checked(trace, || {
-        let pod = Pod::new(LIMIT);
-        let charged = pod.second.charge();
-        let hold = || -> Vec<frames::FrameRef> { (0..taken).map_while(|_| frames::alloc_any()).collect() };
-        assert_eq!(hold().len(), taken);
-        // The first window may begin with what others left.
-        let given = give_back::given_pages() + little as u64 * 2;
-        for _ in 0..100 {
-            give_back::look();
-            wait(7);
-            assert_eq!(hold().len(), taken);
-        }
-        assert!(give_back::given_pages() <= given, "it went back though it was needed");
-        drop(charged);
     });
 }
