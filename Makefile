@@ -3,7 +3,7 @@
 CARGO ?= cargo
 BIN := target/release/dormouse
 
-.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate bench-functions bench-faas lab programs soak clean
+.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate bench-functions bench-faas lab programs soak book clean
 
 build:
 	$(CARGO) build --release -p qvisor -p shim
@@ -54,6 +54,11 @@ bench-functions: deps build
 bench-faas: deps build
 	$(CARGO) build --release -p faas
 	@scripts/bench-faas
+
+# The documentation as a book, in target/book; mdbook is installed below target/ if it is not there.
+book:
+	@[ -x target/tools/bin/mdbook ] || $(CARGO) install --quiet mdbook --version 0.5.4 --no-default-features --root target/tools
+	@target/tools/bin/mdbook build
 
 # The integration tests on the kvm platform, inside an emulated machine.
 lab: deps build guest
