@@ -15,7 +15,6 @@ use crate::task::groups::Ticks;
 use crate::task::process::Process;
 use crate::task::signal::send::kill_process;
 use machine::errno::Result;
-use machine::mm::AddressSpace;
 use machine::sched::work;
 
 /// What a look at a process counts as work.
@@ -72,7 +71,7 @@ impl Group {
         let mut seen = BTreeSet::new();
         let (mut bytes, mut kernel) = (0_u64, 0_u64);
         self.for_each_within(|process| {
-            let space = process.any_task().and_then(|task| task.aspace()).map(AddressSpace::hold);
+            let space = process.any_task().and_then(|task| task.held_aspace());
             if let Some(space) = space.filter(|space| seen.insert(Arc::as_ptr(space) as usize)) {
                 bytes = bytes.saturating_add(space.resident_bytes());
                 kernel = kernel.saturating_add(space.kernel_bytes() as u64);
@@ -83,13 +82,12 @@ impl Group {
 
     /// Kills all processes of a group, also if the caller is one of them.
     pub fn kill(&self) {
-        let me = task::current();
+        // As with any signal, a container's own programs do not end its first process.
+        let is_inside = task::current().process.container.pids.number == self.container.pids.number;
         for _ in 0..LOOKS_MAX {
             let mut found = false;
             for process in self.container.processes() {
-                // As with any signal, a container's own programs do not end its first process.
-                let is_spared = process.pid == FIRST_PID
-                    && me.process.container.pids.number == process.container.pids.number;
+                let is_spared = is_inside && process.pid == FIRST_PID;
                 let is_alive = process.member.tasks() != 0 && !process.is_exiting() && !is_spared;
                 if is_alive && self.groups().is_within(self.id, process.member.group()) {
                     found = true;

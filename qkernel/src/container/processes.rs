@@ -12,7 +12,6 @@ use crate::proc::status::{comm_of, name_of, state_of};
 use crate::proc::subject::Subject;
 use crate::task::container::{self, ContainerId};
 use machine::host;
-use machine::mm::AddressSpace;
 use machine::time;
 
 /// Longest line.
@@ -39,11 +38,8 @@ fn line(subject: &Subject) -> String {
     let task = process.any_task();
     let uid = task.as_ref().map_or(0, |task| task.creds.get().uid);
     // A space that is just being changed has a size that is about to be another one.
-    let resident = task
-        .as_ref()
-        .and_then(|task| task.aspace())
-        .map(AddressSpace::hold)
-        .and_then(|aspace| aspace.resident_bytes_now());
+    let resident =
+        task.as_ref().and_then(|task| task.held_aspace()).and_then(|aspace| aspace.resident_bytes_now());
     let (user, system) = process.cpu_ticks();
     let cpu_ms = time::ticks_to_ns(user + system) / 1_000_000;
     let stopped = process.stopped.load(Ordering::Relaxed);

@@ -419,7 +419,7 @@ fn release(file: &File, which: &dyn Fn(&Lock) -> bool, flock: Option<u64>) {
 
 /// All record locks of an owner that reach into a range go, for which no memory is needed.
 pub fn release_range(file: &File, owner: Owner, start: u64, end: u64) {
-    release(file, &|held| held.owner == owner && held.start <= end && start <= held.end, None);
+    release(file, &|held| held.owner == owner && held.overlaps(start, end), None);
 }
 
 /// A process closed a descriptor of `file`: all its record locks on that file go, whatever descriptor they were made by.

@@ -551,9 +551,9 @@ pub fn set_owner(file: &Arc<File>, owner: Option<Arc<dyn Owner>>) -> Result<()> 
 }
 
 /// There is no receiver any more, unless somebody has set another one than this.
-pub fn forget_owner(file: &File, owner: Option<&Arc<dyn Owner>>) {
+pub fn forget_owner(file: &File, owner: &Arc<dyn Owner>) {
     let Some(notice) = file.notice() else { return };
-    let is_that = |now: &mut Arc<dyn Owner>| owner.is_some_and(|owner| Arc::ptr_eq(now, owner));
+    let is_that = |now: &mut Arc<dyn Owner>| Arc::ptr_eq(now, owner);
     let old = notice.state.lock().owner.take_if(is_that);
     drop(old);
 }

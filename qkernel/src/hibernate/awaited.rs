@@ -140,8 +140,6 @@ impl Facts {
     }
 
     fn open(&self, at: usize, request: &Request, latest: Latest) -> Option<Keeps> {
-        let by = |task: Option<usize>| task.map(|task| Keeps::Request(at, Some(task)));
-        let perhaps = |hides: Option<TimedWait>| hides.map(|_| Keeps::Perhaps(at));
         let hides = |wait: TimedWait| Some(wait).filter(|_| self.now_ns <= self.trusted_until_ns);
         let (own, hides) = match request.reading {
             Reading::Nobody(own) => (false, own.filter(|wait| wait.is_habit).and_then(hides)),
@@ -149,19 +147,20 @@ impl Facts {
             Reading::Loop(Some(wait), _) if !wait.is_habit => (self.is_trusted(&wait), None),
             Reading::Loop(Some(wait), is_reader) => (false, hides(wait).filter(|_| is_reader)),
         };
-        let is_left = matches!(request.reading, Reading::Nobody(_));
+        let is_asked = matches!(request.phase, Phase::Asked | Phase::Late);
         let asleep = since(latest.sleep, request.opened_ns);
+        let waits = match request.reading {
+            // All that waits may be its handler's.
+            Reading::Nobody(_) => since(latest.any, 0),
+            _ if is_asked => since(latest.any, request.since_ns).or(asleep),
+            _ => asleep,
+        };
         match request.phase {
             Phase::Quiet => None,
             _ if own => Some(Keeps::Request(at, None)),
-            Phase::Answered if is_left => {
-                by(since(latest.any, 0)).or_else(|| perhaps(hides.filter(|wait| wait.is_rest)))
-            }
-            Phase::Answered => by(asleep).or_else(|| perhaps(hides.filter(|wait| wait.is_rest))),
-            Phase::Asked | Phase::Late => {
-                let since_ns = if is_left { 0 } else { request.since_ns };
-                by(since(latest.any, since_ns).or(asleep)).or_else(|| perhaps(hides))
-            }
+            _ => waits
+                .map(|task| Keeps::Request(at, Some(task)))
+                .or_else(|| hides.filter(|wait| is_asked || wait.is_rest).map(|_| Keeps::Perhaps(at))),
         }
     }
 }

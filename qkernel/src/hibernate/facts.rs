@@ -63,9 +63,8 @@ struct Walk {
     set_aside: Vec<usize>,
 }
 
-/// Gathers the facts; `None`: a task has something to do. `times`: those of [`Facts`], which holds nothing else yet.
-pub(super) fn gather(outbound: Outbound, times: Facts) -> Option<Gathered> {
-    let facts = times;
+/// Gathers the facts; `None`: a task has something to do. `facts` has the times alone.
+pub(super) fn gather(outbound: Outbound, facts: Facts) -> Option<Gathered> {
     let (tasks, requests, questions, execs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let gathered = Gathered { facts, tasks, requests, questions, execs, is_short: false };
     let mut walk = Walk { outbound, gathered, set_aside: Vec::new() };
@@ -75,7 +74,7 @@ pub(super) fn gather(outbound: Outbound, times: Facts) -> Option<Gathered> {
         walk.tasks_of(&container)?;
     }
     walk.name_readers();
-    walk.timers();
+    walk.timers()?;
     is_at_rest()?;
     Some(walk.gathered)
 }
@@ -170,6 +169,10 @@ impl Walk {
     /// How those wait who read requests that nobody reads on from.
     fn name_readers(&mut self) {
         let Gathered { facts, tasks, requests, .. } = &mut self.gathered;
+        let is_left = |request: &Request| matches!(request.reading, Reading::Nobody(_));
+        if !facts.requests.iter().any(is_left) {
+            return;
+        }
         let name = |task: &Arc<Task>| talks::name_of(&(task.clone() as Runnable));
         let waits = facts.waits.iter().filter_map(|(at, wait)| Some((name(tasks.get(*at)?), *wait)));
         let waits: BTreeMap<usize, TimedWait> = waits.collect();
@@ -182,33 +185,25 @@ impl Walk {
 
     /// Timers that were set while a request was open, and tell by a signal or a descriptor: they count as new waits of their tasks.
     /// A period that begins again was set before.
-    fn timers(&mut self) {
+    fn timers(&mut self) -> Option<()> {
         let asked = |request: &&Request| matches!(request.phase, Phase::Asked | Phase::Late);
         let requests = self.gathered.facts.requests.iter().filter(asked);
-        let Some(from_ns) = requests.map(|request| request.since_ns).min() else { return };
-        let interest = |due_ns: u64, set_ns: u64| match set_ns {
-            _ if set_ns < from_ns || due_ns.saturating_sub(set_ns) >= FOR_EVER_NS => Interest::No,
-            _ => Interest::Yes,
+        let Some(from_ns) = requests.map(|request| request.since_ns).min() else { return Some(()) };
+        let interest = |due_ns: u64, set_ns: u64| {
+            let is_one = set_ns >= from_ns && due_ns.saturating_sub(set_ns) < FOR_EVER_NS;
+            if is_one { Interest::Yes } else { Interest::No }
         };
-        let gathered = &mut self.gathered;
-        timer::standing(
-            || is_at_rest().is_some(),
-            interest,
-            |standing| {
-                let (Standing { due_ns, set_ns, is_period, .. }, waiter) = (&standing, &standing.waiter);
-                let Some(task) =
-                    waiter.task.clone().filter(|_| waiter.kind != timer::KIND_WAIT && !is_period)
-                else {
-                    return;
-                };
+        let Gathered { facts, tasks, .. } = &mut self.gathered;
+        let take = |Standing { due_ns, set_ns, is_period, waiter }: Standing| {
+            let counts = waiter.kind != timer::KIND_WAIT && !is_period;
+            if let Some(task) = waiter.task.filter(|_| counts).and_then(as_task) {
                 let (call, is_habit, is_rest) = (TIMER, false, false);
-                let wait = TimedWait { call, begun_ns: *set_ns, due_ns: *due_ns, is_habit, is_rest };
-                if let Some(task) = as_task(task) {
-                    gathered.facts.waits.push((gathered.tasks.len(), wait));
-                    gathered.tasks.push(task);
-                }
-            },
-        );
+                let wait = TimedWait { call, begun_ns: set_ns, due_ns, is_habit, is_rest };
+                facts.waits.push((tasks.len(), wait));
+                tasks.push(task);
+            }
+        };
+        timer::standing(|| is_at_rest().is_some(), interest, take).then_some(())
     }
 
     fn tasks_of(&mut self, container: &Arc<Container>) -> Option<()> {

@@ -117,13 +117,14 @@ pub(super) fn are_at_work() -> bool {
         0 => Interest::No,
         _ => Interest::Yes,
     };
-    timer::standing(sched::is_at_rest, interest, |standing| {
+    let were_all_seen = timer::standing(sched::is_at_rest, interest, |standing| {
         let deadline = deadline_of(&standing);
         if deadline.is_some_and(|deadline| HIBERNATION.deadlines.lock().is_of_new_work(&deadline)) {
             is_new.set(true);
         }
     });
-    is_new.get()
+    // What runs is at work.
+    is_new.get() || !were_all_seen
 }
 
 /// What counts of a deadline; `None`: its program is stopped or paused, and would not run.

@@ -140,7 +140,7 @@ fn push_stat(out: &mut Out, subject: &Subject, family: &Family, open: bool) {
     let process = &subject.process;
     let task = subject.task().ok();
     let (state, _) = state_of(subject, family);
-    let aspace = task.as_ref().and_then(|task| task.aspace()).map(AddressSpace::hold);
+    let aspace = task.as_ref().and_then(|task| task.held_aspace());
     let layout = aspace.as_ref().map(|aspace| aspace.with_layout(|layout| layout.clone()));
     let layout = layout.unwrap_or_default();
     let sizes = aspace.as_ref().map(|aspace| Sizes::of(aspace, &layout)).unwrap_or_default();
@@ -234,7 +234,7 @@ fn push_status(out: &mut Out, subject: &Subject, family: &Family) {
     push_ids(subject, task.as_ref(), out);
     let (group, session) = (family.group, family.session);
     writeln!(out, "NStgid:\t{tgid}\nNSpid:\t{pid}\nNSpgid:\t{group}\nNSsid:\t{session}\nKthread:\t0");
-    if let Some(aspace) = task.as_ref().and_then(|task| task.aspace()).map(AddressSpace::hold) {
+    if let Some(aspace) = task.as_ref().and_then(|task| task.held_aspace()) {
         push_memory(&aspace, out);
     }
     push_signals(subject, task.as_ref(), out);

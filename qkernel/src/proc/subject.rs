@@ -12,7 +12,7 @@ use crate::task::inspect;
 use crate::task::process::Process;
 use crate::task::used::Used;
 use machine::errno::{Errno, Result};
-use machine::mm::{AddressSpace, HeldSpace};
+use machine::mm::HeldSpace;
 use machine::time;
 
 /// A process, or one of its threads.
@@ -81,7 +81,7 @@ impl Subject {
 
     /// Its memory; `ESRCH` once it is given up.
     pub fn aspace(&self) -> Result<HeldSpace> {
-        self.task()?.aspace().map(AddressSpace::hold).ok_or(Errno::ESRCH)
+        self.task()?.held_aspace().ok_or(Errno::ESRCH)
     }
 
     /// Its place in the tree; `ESRCH` once its parent has waited for it.

@@ -138,14 +138,16 @@ pub(super) fn set_lease(cx: &Ctx<'_>, file: &Arc<File>, fd: i32, kind: u32) -> S
         return leases::remove(file).map(|()| 0);
     }
     // First, or whoever opens the file right after would have nobody to tell.
-    let own = find(cx, OwnerKind::Process, cx.process().pid.cast_signed())?;
-    let is_first = sigio::owner(file).is_none();
-    if is_first {
+    let own = match sigio::owner(file) {
+        Some(_) => None,
+        None => find(cx, OwnerKind::Process, cx.process().pid.cast_signed())?,
+    };
+    if own.is_some() {
         sigio::set_owner(file, own.clone())?;
     }
     let set = leases::set(file, fd, kind == F_WRLCK);
-    if set.is_err() && is_first {
-        sigio::forget_owner(file, own.as_ref());
+    if let (Err(_), Some(own)) = (set, own) {
+        sigio::forget_owner(file, &own);
     }
     set.map(|()| 0)
 }

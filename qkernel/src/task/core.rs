@@ -23,7 +23,7 @@ use crate::task::vfork::VforkDone;
 use crate::task::waits::Waits;
 use machine::errno::Result;
 use machine::host;
-use machine::mm::AddressSpace;
+use machine::mm::{AddressSpace, HeldSpace};
 use machine::platform::UserContext;
 use machine::sched;
 use machine::sched::{Run, Runnable, SchedState};
@@ -209,15 +209,19 @@ impl Task {
         self.thread.aspace()
     }
 
+    /// The same for others, who may be the last to let go of it.
+    pub fn held_aspace(&self) -> Option<HeldSpace> {
+        self.aspace().map(AddressSpace::hold)
+    }
+
     /// The task's descriptors; `None` once it has ended.
     pub fn files(&self) -> Option<Arc<FileTable>> {
         self.files.lock().as_ref().map(TableOfTask::table)
     }
 
     /// Replaces the task's descriptors, returning the former.
-    pub fn set_files(&self, files: Option<Arc<FileTable>>) -> Option<Arc<FileTable>> {
-        let former = core::mem::replace(&mut *self.files.lock(), files.map(TableOfTask::new));
-        former.as_ref().map(TableOfTask::table)
+    pub fn set_files(&self, files: Option<Arc<FileTable>>) -> Option<TableOfTask> {
+        core::mem::replace(&mut *self.files.lock(), files.map(TableOfTask::new))
     }
 
     /// The list of what its end does to semaphores, made if there is none.

@@ -17,7 +17,7 @@ use crate::task::process::Process;
 use machine::host;
 use machine::log::RateLimit;
 use machine::mm::account::Shortage;
-use machine::mm::{AddressSpace, account, copies, frames};
+use machine::mm::{account, copies, frames};
 use machine::owner::Owner;
 use machine::sched;
 use machine::sync::{Rank, SpinLock};
@@ -159,7 +159,7 @@ fn kill_group_of(victim: &Process) {
 fn say(process: &Arc<Process>) {
     let kib = |bytes: u64| bytes / 1024;
     let Some(task) = process.any_task() else { return };
-    let (mapped, resident, tables) = match task.aspace().map(AddressSpace::hold) {
+    let (mapped, resident, tables) = match task.held_aspace() {
         Some(aspace) => {
             let (mapped, resident) = aspace.sizes();
             (mapped, resident, aspace.kernel_bytes() as u64)
@@ -207,7 +207,7 @@ fn footprint(process: &Arc<Process>) -> u64 {
         bytes = bytes.saturating_add(TASK_BYTES as u64).saturating_add(task.confinement.filter_bytes());
     }
     let Some(task) = process.any_task() else { return bytes };
-    if let Some(aspace) = task.aspace().map(AddressSpace::hold) {
+    if let Some(aspace) = task.held_aspace() {
         bytes = bytes.saturating_add(aspace.sizes().1).saturating_add(aspace.kernel_bytes() as u64);
     }
     if let Some(files) = task.files() {

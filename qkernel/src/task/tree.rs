@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 
 use crate::task::container::Container;
 use crate::task::core::Task;
+use crate::task::groups::Ticks;
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
 
@@ -60,6 +61,14 @@ pub const PID_MAX: u32 = 4_194_304;
 
 /// Processes that are looked at under one hold of the lock, where a search goes on later.
 const LOOKS_AT_ONCE: usize = 1024;
+
+/// A task of the process does not count any more for its container and its control group; `used`: see [`Groups::remove_task`].
+///
+/// [`Groups::remove_task`]: crate::task::groups::Groups::remove_task
+fn uncount(process: &Process, used: Option<Ticks>) {
+    process.container.task_count.fetch_sub(1, Ordering::Relaxed);
+    process.container.groups.remove_task(&process.member, used);
+}
 
 impl Default for Tree {
     fn default() -> Self {
@@ -119,9 +128,7 @@ impl Tree {
         self.tasks.remove(&task.tid());
         task.set_tid(tid);
         if self.tasks.insert(tid, Arc::downgrade(task)).is_some() {
-            let Process { container, member, .. } = &*task.process;
-            container.task_count.fetch_sub(1, Ordering::Relaxed);
-            container.groups.remove_task(member, None);
+            uncount(&task.process, None);
         }
     }
 
@@ -129,10 +136,8 @@ impl Tree {
     pub fn remove_task(&mut self, task: &Task) {
         if self.tasks.get(&task.tid()).is_some_and(|known| core::ptr::eq(known.as_ptr(), task)) {
             self.tasks.remove(&task.tid());
-            let Process { container, member, .. } = &*task.process;
-            container.task_count.fetch_sub(1, Ordering::Relaxed);
-            let used = (member.tasks() == 1).then(|| task.process.group_ticks());
-            container.groups.remove_task(member, used);
+            let process = &task.process;
+            uncount(process, (process.member.tasks() == 1).then(|| process.group_ticks()));
         }
     }
 

@@ -32,6 +32,7 @@ const COPIED_MAX: u64 = 1 << 20;
 const FSCONFIG_SET_FLAG: u32 = 0;
 const FSCONFIG_SET_STRING: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
+const AT_RECURSIVE: i64 = 0x8000;
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NOSUID: u64 = 2;
 const MOUNT_ATTR_NODEV: u64 = 4;
@@ -245,11 +246,7 @@ pub fn open_mount_below(
         return Err(io::ErrorKind::NotFound.into());
     }
     let tree = clone_at(found.as_raw_fd(), c"", true, true, id_map)?;
-    // struct mount_attr: set, clear, propagation, namespace.
-    let attributes = [0, MOUNT_ATTR_RDONLY, 0, 0];
-    let (at, size) = (tree.as_raw_fd().into(), i64::try_from(size_of_val(&attributes)).unwrap_or(0));
-    let flags = i64::from(libc::AT_EMPTY_PATH);
-    call([libc::SYS_mount_setattr, at, c"".as_ptr() as i64, flags, attributes.as_ptr() as i64, size])?;
+    set_attributes(tree.as_fd(), [0, MOUNT_ATTR_RDONLY, 0, 0], false)?;
     Ok(tree)
 }
 
@@ -447,31 +444,29 @@ fn clone_at(
     recursive: bool,
     id_map: Option<IdMap<'_>>,
 ) -> io::Result<OwnedFd> {
-    const AT_RECURSIVE: i64 = 0x8000;
     let below = if recursive { AT_RECURSIVE } else { 0 };
     let flags = i64::from(libc::O_CLOEXEC | libc::AT_EMPTY_PATH) | below | 1;
     let fd = system_call([libc::SYS_open_tree, i64::from(dir), name.as_ptr() as i64, flags, 0, 0])?;
-    // struct mount_attr: set, clear, propagation, namespace.
     let only_read = if read_only { MOUNT_ATTR_RDONLY } else { 0 };
     let (mapped, namespace) = match id_map {
         Some(id_map) => (MOUNT_ATTR_IDMAP, u64::try_from(id_map.namespace.as_raw_fd()).unwrap_or(0)),
         None => (0, 0),
     };
     let attributes = [MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | only_read | mapped, 0, 0, namespace];
-    let (empty, raw) = (i64::from(libc::AT_EMPTY_PATH) | below, i64::from(fd.as_raw_fd()));
-    let size = i64::try_from(size_of_val(&attributes)).unwrap_or(0);
-    call([libc::SYS_mount_setattr, raw, c"".as_ptr() as i64, empty, attributes.as_ptr() as i64, size])?;
+    set_attributes(fd.as_fd(), attributes, recursive)?;
     Ok(fd)
 }
 
 /// Says whether a detached mount, and those below it, show what the host mounts there later. What is mounted in them shows
 /// nowhere else.
 pub fn set_propagation(tree: BorrowedFd<'_>, propagation: Propagation) -> io::Result<()> {
-    const AT_RECURSIVE: i64 = 0x8000;
-    // struct mount_attr: set, clear, propagation, namespace.
-    let attributes = [0, 0, propagation.flag(), 0];
+    set_attributes(tree, [0, 0, propagation.flag(), 0], true)
+}
+
+/// Changes a detached mount, and those below it if `recursive`; `struct mount_attr`: set, clear, propagation, namespace.
+fn set_attributes(tree: BorrowedFd<'_>, attributes: [u64; 4], recursive: bool) -> io::Result<()> {
+    let flags = i64::from(libc::AT_EMPTY_PATH) | if recursive { AT_RECURSIVE } else { 0 };
     let (at, size) = (tree.as_raw_fd().into(), i64::try_from(size_of_val(&attributes)).unwrap_or(0));
-    let flags = i64::from(libc::AT_EMPTY_PATH) | AT_RECURSIVE;
     call([libc::SYS_mount_setattr, at, c"".as_ptr() as i64, flags, attributes.as_ptr() as i64, size])
         .map(drop)
 }

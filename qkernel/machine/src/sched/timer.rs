@@ -55,6 +55,7 @@ enum Action {
     Alarm(Arc<dyn Alarm>),
 }
 
+#[derive(Clone)]
 struct Entry {
     /// When it was set, if that is kept; else 0.
     set_ns: u64,
@@ -62,9 +63,6 @@ struct Entry {
     is_period: bool,
     action: Action,
 }
-
-/// What [`standing`] copies of an entry, with its due time.
-type Copied = (u64, u64, bool, Action);
 
 /// An armed timer; dropping it disarms.
 pub struct Timer {
@@ -138,7 +136,7 @@ impl Queue {
     fn copy(
         &self,
         after: &mut (u64, u64),
-        room: &mut [Option<Copied>; CHUNK],
+        room: &mut [Option<(u64, Entry)>; CHUNK],
         interest: &impl Fn(u64, u64) -> Interest,
     ) -> bool {
         let mut room = room.iter_mut();
@@ -148,9 +146,7 @@ impl Queue {
                 Interest::NoMore => return false,
                 Interest::No => {}
                 Interest::Yes => match room.next() {
-                    Some(place) => {
-                        *place = Some((key.0, entry.set_ns, entry.is_period, entry.action.clone()))
-                    }
+                    Some(place) => *place = Some((key.0, entry.clone())),
                     None => return true,
                 },
             }
@@ -241,18 +237,21 @@ pub fn next_deadline() -> u64 {
 }
 
 /// Calls `f`, without locks, with the deadlines that programs wait for and that are of `interest`, by when they are due and when they
-/// were set, as long as `goes_on` says so, which is asked after each few. What changes meanwhile may be missed.
+/// were set, as long as `goes_on` says so, which is asked after each few; whether all were shown. What changes meanwhile may be missed.
 pub fn standing(
     goes_on: impl Fn() -> bool,
     interest: impl Fn(u64, u64) -> Interest,
     mut f: impl FnMut(Standing),
-) {
+) -> bool {
     for queue in QUEUES.iter().take(platform::cpus()) {
         let mut after = (0, 0);
-        while goes_on() {
+        loop {
+            if !goes_on() {
+                return false;
+            }
             let mut chunk = [const { None }; CHUNK];
             let is_more = queue.lock().copy(&mut after, &mut chunk, &interest);
-            for (due_ns, set_ns, is_period, action) in chunk.into_iter().flatten() {
+            for (due_ns, Entry { set_ns, is_period, action }) in chunk.into_iter().flatten() {
                 let waiter = match action {
                     Action::Wake(task) => Some(Waiter { task: Some(task), kind: KIND_WAIT }),
                     Action::Alarm(alarm) => alarm.waiter(),
@@ -266,6 +265,7 @@ pub fn standing(
             }
         }
     }
+    true
 }
 
 /// Fires what is due on this CPU.
@@ -357,7 +357,7 @@ mod tests {
         loop {
             let mut chunk = [const { None }; CHUNK];
             let is_more = queue.copy(&mut after, &mut chunk, &interest);
-            found.extend(chunk.into_iter().flatten().map(|(due_ns, set_ns, ..)| (due_ns, set_ns)));
+            found.extend(chunk.into_iter().flatten().map(|(due_ns, entry)| (due_ns, entry.set_ns)));
             looks += 1;
             if !is_more {
                 break;

@@ -200,11 +200,10 @@ impl HostLocks {
             let mut state = self.state.lock();
             let is_closed = !opens.is_open();
             let is_written = opens.is_written();
-            let is_needless = |carrier: &mut Carrier| is_closed || carrier.excludes && !is_written;
+            let is_needless = |carrier: &mut Carrier| is_closed || carrier.writes && !is_written;
             if with_table(|table| table.records(key).is_empty()) {
                 unused.0 = state.records.take_if(is_needless);
             }
-            let is_needless = |carrier: &mut Carrier| is_closed || carrier.writes && !is_written;
             if state.whole_held.is_none() {
                 unused.1 = state.whole.take_if(is_needless);
             }

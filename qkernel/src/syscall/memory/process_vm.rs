@@ -16,10 +16,10 @@ use machine::sched;
 
 /// The memory of a task, for a caller that may look into it. `ESRCH`: it has given it up. `EPERM`.
 pub(super) fn memory_of(cx: &Ctx<'_>, task: &Arc<Task>, by: Inspection) -> Result<HeldSpace> {
-    let aspace = AddressSpace::hold(task.aspace().ok_or(Errno::ESRCH)?);
+    let aspace = task.held_aspace().ok_or(Errno::ESRCH)?;
     inspect::check(cx.task, task, by)?;
     // The rights that were looked at are those of the program whose memory it is: nobody may look into one that changes its own.
-    let now = task.aspace().map(AddressSpace::hold);
+    let now = task.held_aspace();
     let is_same = now.is_some_and(|now| Arc::ptr_eq(&now, &aspace));
     if is_same { Ok(aspace) } else { Err(Errno::EPERM) }
 }

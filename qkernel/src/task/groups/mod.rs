@@ -409,13 +409,13 @@ impl State {
     fn set_gives(&mut self, id: GroupId, gives: Controllers) -> Result<()> {
         let group = self.get_mut(id)?;
         let (before, above) = (core::mem::replace(&mut group.gives, gives), group.parent);
-        let below: Vec<GroupId> = match before - gives {
-            taken if taken.is_empty() => Vec::new(),
-            _ => group.in_order.keys().copied().collect(),
-        };
         // As on Linux, what a controller keeps goes with it.
-        for id in below {
-            self.get_mut(id)?.settings.forget(before - gives);
+        if !gives.contains(before) {
+            let below = core::mem::take(&mut group.in_order);
+            for id in below.keys() {
+                self.get_mut(*id)?.settings.forget(before - gives);
+            }
+            self.get_mut(id)?.in_order = below;
         }
         if let Some(above) = above.and_then(|above| self.groups.get_mut(&above)) {
             for (number, users) in above.users.iter_mut().enumerate() {

@@ -187,8 +187,7 @@ impl Groups {
     pub fn owner(&self, id: GroupId, file: &'static str, mode: u32) -> Result<(Owner, i64)> {
         let state = self.state.lock();
         let nodes = &state.get(id)?.nodes;
-        let first = if file == DIR { nodes.dir } else { Owner { mode, ..nodes.first_owner() } };
-        Ok((nodes.files.get(file).copied().unwrap_or(first), nodes.made_ns))
+        Ok((nodes.files.get(file).copied().unwrap_or(nodes.first(file, mode)), nodes.made_ns))
     }
 
     /// `chmod(2)` and `chown(2)` of one of them.
@@ -196,7 +195,7 @@ impl Groups {
         // Under one lock: who was asked before somebody else had it would have his way after.
         let mut state = self.state.lock();
         let nodes = &mut state.get_mut(id)?.nodes;
-        let first = if file == DIR { nodes.dir } else { Owner { mode, ..nodes.first_owner() } };
+        let first = nodes.first(file, mode);
         let owner = nodes.files.entry(file).or_insert(first);
         if let Some(mode) = change.mode_for(owner.mode, owner.gid) {
             owner.mode = mode & 0o7777;
@@ -253,8 +252,8 @@ impl Groups {
 }
 
 impl Nodes {
-    /// Whoever made the group.
-    fn first_owner(&self) -> Owner {
-        self.dir
+    /// Attributes that nobody has changed: files belong to whoever made the group, as its directory does at first.
+    fn first(&self, file: &str, mode: u32) -> Owner {
+        if file == DIR { self.dir } else { Owner { mode, ..self.dir } }
     }
 }

@@ -133,6 +133,11 @@ impl HandoverPolicy {
                 }
             }
         }
+        self.handover(crowded)
+    }
+
+    /// The handover as things stand: for what is no run of user code as well, so that the stub is not sent elsewhere for it.
+    pub fn handover(&self, crowded: bool) -> Handover {
         match self.mode {
             Mode::Share if self.looks || self.computes => {
                 Handover { spin: 0, place: StubPlacement::Anywhere }
@@ -143,11 +148,6 @@ impl HandoverPolicy {
                 place: if self.collided { StubPlacement::OtherCore } else { StubPlacement::Anywhere },
             },
         }
-    }
-
-    /// Whether the threads sleep in turns on one core.
-    pub fn shares_core(&self) -> bool {
-        self.mode == Mode::Share
     }
 
     fn change(&mut self, mode: Mode, now: u64) {
@@ -368,7 +368,7 @@ mod tests {
         for _ in 0..VAIN_WAITS {
             assert_eq!(policy.choose(false, 0).spin, SPIN_FREE);
             policy.note(waited(0, LONG_RUN, true));
-            if policy.shares_core() {
+            if policy.mode == Mode::Share {
                 break;
             }
         }

@@ -80,16 +80,9 @@ impl Process {
             let spawned = self.mapper.begin(line, doing).and_then(|mut order| {
                 // Only now: another vCPU's order to this process may take long.
                 let ids = stubs.ids.lock();
-                let spawned = order.spawn(thread, &ids, line, doing);
-                if spawned.is_err() {
-                    // Before somebody else uses the file: a mapper that is late must not tell its thread's id then.
-                    self.end();
-                }
-                spawned
+                // Ended before somebody else uses the file: a mapper that is late must not tell its thread's id then.
+                order.spawn(thread, &ids, line, doing).inspect_err(|_| self.end())
             });
-            if spawned.is_err() {
-                self.end();
-            }
             thread.tid.store(spawned?, Relaxed);
         }
         *used = index + 1;
@@ -124,14 +117,18 @@ impl Process {
         self.dead.load(SeqCst)
     }
 
-    /// The state of its mapper, by the host's `/proc`.
+    /// The activity of one of its threads, by the host's `/proc`; `None`: nothing is known of it.
+    pub fn activity_of(&self, tid: i32, proc: Option<&OwnedFd>) -> Option<Activity> {
+        Activity::of(proc?.as_fd(), &format!("{}/task/{tid}", self.pid))
+    }
+
+    /// The state of its mapper.
     pub fn mapper_is_doing(&self, proc: Option<&OwnedFd>) -> Doing {
         // The keeper may be held up.
         if self.is_dead() || spawn::has_ended(&self.pidfd) {
             return Doing::Ended;
         }
-        let directory = format!("{}/task/{}", self.pid, self.mapper.tid());
-        let seen = proc.and_then(|proc| Activity::of(proc.as_fd(), &directory));
+        let seen = self.activity_of(self.mapper.tid(), proc);
         if seen.is_none_or(|seen| seen.sleeps) { Doing::Waits } else { Doing::Works }
     }
 

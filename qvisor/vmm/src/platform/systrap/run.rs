@@ -1,7 +1,7 @@
 //! Running user code, and changing the mappings of a stub.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -13,7 +13,7 @@ use abi::run::{
 };
 
 use super::area::{COMMAND_LEAVE_CALL, COMMAND_RUN, COMMAND_RUN_CALL, GS_BELOW, SET_FS, SET_GS, SIGNAL_CALL};
-use super::handover::{HandoverPolicy, SPIN_FREE, StubPlacement, Waited};
+use super::handover::{HandoverPolicy, StubPlacement, Waited};
 use super::mapper::MapperOrder;
 use super::process::Process;
 use super::thread::{Lost, Patience, StubThread};
@@ -125,9 +125,7 @@ impl Patience for UntilWanted<'_> {
     /// signal, or changes its turn, does not; a stub that the host keeps from running cannot, and is waited for.
     fn call_back(&self) -> bool {
         self.process.interrupt_cpu(self.cpu);
-        let seen = self.proc.and_then(|proc| {
-            Activity::of(proc.as_fd(), &format!("{}/task/{}", self.process.pid(), self.tid))
-        });
+        let seen = self.process.activity_of(self.tid, self.proc);
         let now_ns = cpu::clock_ns(libc::CLOCK_MONOTONIC);
         let look = match self.last.get() {
             Some(last) => last.next(now_ns, seen),
@@ -305,13 +303,9 @@ impl Systrap {
         thread.set_in_call(false);
         self.stubs.note_work();
         // The vCPU may be on another core than when the stub ran last.
-        let (spin, place) = if policy.shares_core() {
-            (0, StubPlacement::SameCore)
-        } else {
-            (SPIN_FREE, StubPlacement::Anywhere)
-        };
-        thread.send_to(place, &self.affinity);
-        thread.give_turn(COMMAND_LEAVE_CALL, spin);
+        let handover = policy.handover(false);
+        thread.send_to(handover.place, &self.affinity);
+        thread.give_turn(COMMAND_LEAVE_CALL, handover.spin);
         let never = AtomicU32::new(0);
         let now_ns = cpu::clock_ns(libc::CLOCK_MONOTONIC);
         let until = UntilWanted {
@@ -326,7 +320,7 @@ impl Systrap {
             thread,
         };
         let patience = AtMost { until, end_ns: now_ns + GIVEN_UP_NS };
-        let waited = thread.wait_turn(spin, &patience);
+        let waited = thread.wait_turn(handover.spin, &patience);
         if let Some(state) = self.cpus.get(cpu as usize) {
             state.computes.unsay();
         }
@@ -473,9 +467,7 @@ impl Systrap {
 
     /// A mapper did not answer, though it does nothing but that: says what the host says of it.
     fn tell_of_mapper(&self, process: &Process) {
-        let tid = process.mapper.tid();
-        let directory = format!("{}/task/{tid}", process.pid());
-        let seen = self.stubs.proc.as_ref().and_then(|proc| Activity::of(proc.as_fd(), &directory));
+        let seen = process.activity_of(process.mapper.tid(), self.stubs.proc.as_ref());
         (self.log)(1, &format!("a stub's mapper does not answer, and its process ends: {seen:?}"));
     }
 
