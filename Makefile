@@ -3,17 +3,40 @@
 CARGO ?= cargo
 BIN := target/release/dormouse
 
-.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate bench-functions bench-faas lab programs soak book clean
+PREFIX ?= /usr/local
+
+.PHONY: build install package deps demo check test lint unit fuzz guest bench bench-net bench-hibernate bench-functions bench-faas lab programs soak book clean
 
 build:
 	$(CARGO) build --release -p qvisor -p shim
+
+# Below PREFIX, or DESTDIR and PREFIX: the programs without debug information, manual pages and completions.
+install:
+	@scripts/package stage
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	install -m 755 target/package/bin/* $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 target/package/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 target/package/completion/dormouse $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
+	install -m 644 target/package/completion/_dormouse $(DESTDIR)$(PREFIX)/share/zsh/site-functions/
+	install -m 644 target/package/completion/dormouse.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/
+
+# target/package: a .deb, one with its debug files, and an .rpm.
+package:
+	@scripts/package
 
 # Installs what building, testing and the demo need; needs root only if something is missing.
 deps:
 	@scripts/deps
 
-demo: deps build
+demo:
+	@scripts/deps demo
+	@$(MAKE) --no-print-directory build
 	@scripts/demo
+
+# Before a commit: what `make test` would most likely find, in a few minutes.
+check: deps
+	@scripts/check
 
 test: deps
 	@scripts/test

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use runtime::settings::Asked;
 use runtime::state::{Root, StateError};
 use runtime::units::{parse_size, parse_time, parse_timers};
@@ -18,6 +19,8 @@ use crate::choices::{
 use crate::codec_args::CodecCommand;
 use crate::exec_args::ExecArgs;
 use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
+use crate::metrics::MetricsArgs;
+use crate::top::TopArgs;
 use crate::update::UpdateArgs;
 use crate::values::{OsParser, env_word, volume};
 
@@ -167,11 +170,20 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show all sandboxes in the terminal, with keys that hibernate, wake, enter and kill them; looking wakes none
+    Top(TopArgs),
+    /// Show figures of all sandboxes in Prometheus' format, once or for those who scrape them; wakes none
+    Metrics(MetricsArgs),
     /// Measure the codecs that pack the memory of sleeping sandboxes
     Codec {
         #[command(subcommand)]
         command: CodecCommand,
     },
+    /// Write what a shell completes command lines by: source it, or put it where the shell looks
+    Completion { shell: Shell },
+    /// Write manual pages into a directory, as packages have them
+    #[command(hide = true)]
+    Man { directory: PathBuf },
     /// Say what bundles may ask for, as the OCI runtime specification has it
     Features,
     /// Say what this host offers, and which platform is chosen

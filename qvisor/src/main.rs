@@ -13,15 +13,19 @@ mod exec_args;
 mod failure;
 mod features;
 mod log;
+mod manual;
+mod metrics;
 mod ps;
 mod run;
 mod show;
+mod top;
 mod update;
 mod values;
+mod version;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use runtime::preserved::Preserved;
 
 use crate::args::{Cli, Command};
@@ -31,7 +35,12 @@ use crate::failure::{Failure, complain, exit_code_of_usage};
 
 fn main() -> ExitCode {
     vmm::process::panics_abort();
-    let cli = match Cli::try_parse() {
+    let mut command = Cli::command();
+    // Not for every command: the platform has to be looked for.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "--version") {
+        command = command.long_version(version::words());
+    }
+    let cli = match command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
@@ -84,8 +93,12 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Why { id, json } => show::why(&root?, &id, json),
         Command::Events { id, stats, interval } => events::events(&root?, &id, stats, interval),
+        Command::Top(args) => top::run(&root?, &args),
+        Command::Metrics(args) => metrics::run(&root?, &args),
         Command::Codec { command: CodecCommand::Bench(args) } => codec_bench::run(&root?, config, &args),
         Command::Features => features::show(),
+        Command::Completion { shell } => manual::completion(shell),
+        Command::Man { directory } => manual::pages(&directory),
         Command::Create(args) => bundle::create(&root?, config, systemd, *args, preserved),
         Command::Start { id } => bundle::start(&root?, &id),
         Command::Run { create, detach, .. } => {

@@ -10,6 +10,8 @@ from pathlib import Path
 from measure import is_served
 
 TOP = Path(__file__).resolve().parent.parent.parent
+# The command under test.
+DORMOUSE = TOP / os.environ.get("DORMOUSE", "target/release/dormouse")
 INSIDE = TOP / "test/net/inside"
 DNS_ADDRESS = "127.0.0.53"
 # Words that the sandbox's kernel or VMM prints when it broke.
@@ -91,7 +93,7 @@ class Side:
         self.dir.mkdir()
         self.prefix = []
         if name == "sandbox":
-            dormouse = str(TOP / "target/release/dormouse")
+            dormouse = str(DORMOUSE)
             taken = [f"--env={name}" for name in PYTHON]
             self.prefix = [dormouse, "do", f"--platform={chosen['platform']}", *taken, "--"]
 

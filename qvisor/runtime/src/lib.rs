@@ -12,6 +12,7 @@ pub mod hooks;
 pub mod keeper;
 pub mod oci;
 pub mod orders;
+pub mod overview;
 pub mod platform;
 pub mod preserved;
 pub mod reasons;

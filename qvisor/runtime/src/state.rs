@@ -202,6 +202,15 @@ impl Root {
         }
     }
 
+    /// The names of sandboxes and containers, among them such as have ended meanwhile.
+    pub fn ids(&self) -> Result<Vec<Id>, StateError> {
+        let Some(root) = self.open()? else { return Ok(Vec::new()) };
+        let names = root.names().map_err(|source| self.error(source))?;
+        let mut ids: Vec<_> = names.iter().filter_map(|name| Id::new(name.to_str()?).ok()).collect();
+        ids.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        Ok(ids)
+    }
+
     /// States of the sandboxes that live, and of containers that are not deleted, by ID.
     pub fn states(&self) -> Result<Vec<OciState>, StateError> {
         let Some(root) = self.open()? else { return Ok(Vec::new()) };

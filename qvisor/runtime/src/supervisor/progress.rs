@@ -146,12 +146,12 @@ impl Progress {
         // What it was kept awake for until it was given up is still of interest.
         self.reasons.kept_awake.take_if(|kept| !kept.given_up);
         self.visitor = None;
-        self.cycles.hibernations += 1;
         let total_us = since.map_or(done.total_us, |since| micros(since.elapsed()));
         let figures = Figures::Hibernated(Hibernated { total_us, ..done });
         self.fallen(&figures);
-        let cause = Some(self.machine.down_cause());
-        let transition = Transition::new(Some(from), SandboxState::Hibernated, cause);
+        let cause = self.machine.down_cause();
+        self.cycles.fallen(cause.name());
+        let transition = Transition::new(Some(from), SandboxState::Hibernated, Some(cause));
         self.readers.tell(&Transition { figures: Some(&figures), ..transition });
     }
 
@@ -167,9 +167,9 @@ impl Progress {
     /// It was hibernated, and goes on.
     pub(super) fn tell_of_wake(&mut self, rise: &Rise, woken: Woken) {
         self.woken = Woken { total_us: micros(rise.since.elapsed()), ..woken };
-        self.cycles.woken(self.woken.total_us);
         let to = self.machine.sandbox_state();
         let transition = Transition::new(Some(SandboxState::Hibernated), to, Some(rise.cause));
+        self.cycles.woken(rise.cause.name(), transition.request, self.woken.total_us);
         self.reasons.kept_awake = None;
         let timer = self.timer.take().filter(|_| rise.cause == Cause::Request(TIMER));
         let visitor = self.visitor.take();

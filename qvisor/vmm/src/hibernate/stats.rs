@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use abi::PAGE_SIZE;
 use abi::layout::{USER_PHYS, WINDOW_CHUNK};
@@ -46,6 +47,16 @@ pub struct WakeClass {
     pub wakes: u64,
 }
 
+/// How often it fell asleep or woke for a cause, as `dormouse events` names causes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CauseCount {
+    pub cause: String,
+    /// The kind of request, where the cause is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    pub count: u64,
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
@@ -59,6 +70,19 @@ pub struct Stats {
     pub hibernations: u64,
     pub failed_hibernations: u64,
     pub wakes: u64,
+    /// By cause.
+    #[serde(default)]
+    pub hibernations_by: Vec<CauseCount>,
+    #[serde(default)]
+    pub wakes_by: Vec<CauseCount>,
+    /// How long it has been asleep or awake without a break, and how long it has been asleep in all.
+    #[serde(default)]
+    pub unchanged_ms: u64,
+    #[serde(default)]
+    pub asleep_ms: u64,
+    /// What all wakes took.
+    #[serde(default)]
+    pub wakes_us: u64,
     /// Those for a timer of a program, and the last of them.
     #[serde(default)]
     pub timer_wakes: u64,
@@ -114,8 +138,11 @@ impl Counters {
     }
 }
 
+/// A cause of [`CauseCount`], and the kind of request.
+type Cause = (&'static str, Option<&'static str>);
+
 /// How often it hibernated and woke.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Cycles {
     pub hibernations: u64,
     pub failed: u64,
@@ -124,10 +151,50 @@ pub struct Cycles {
     pub last_timer_wake: Option<TimerWake>,
     pub answered_probes: u64,
     classes: [u64; CLASSES],
+    hibernations_by: BTreeMap<Cause, u64>,
+    wakes_by: BTreeMap<Cause, u64>,
+    wakes_us: u64,
+    /// When it fell asleep or woke last, or began.
+    changed: Instant,
+    is_asleep: bool,
+    /// Without the present sleep.
+    asleep: Duration,
+}
+
+impl Default for Cycles {
+    fn default() -> Self {
+        Self {
+            hibernations: 0,
+            failed: 0,
+            wakes: 0,
+            timer_wakes: 0,
+            last_timer_wake: None,
+            answered_probes: 0,
+            classes: [0; CLASSES],
+            hibernations_by: BTreeMap::new(),
+            wakes_by: BTreeMap::new(),
+            wakes_us: 0,
+            changed: Instant::now(),
+            is_asleep: false,
+            asleep: Duration::ZERO,
+        }
+    }
 }
 
 impl Cycles {
-    pub fn woken(&mut self, total_us: u64) {
+    pub fn fallen(&mut self, cause: &'static str) {
+        self.hibernations += 1;
+        *self.hibernations_by.entry((cause, None)).or_default() += 1;
+        self.changed = Instant::now();
+        self.is_asleep = true;
+    }
+
+    pub fn woken(&mut self, cause: &'static str, request: Option<&'static str>, total_us: u64) {
+        self.asleep = self.asleep();
+        self.changed = Instant::now();
+        self.is_asleep = false;
+        *self.wakes_by.entry((cause, request)).or_default() += 1;
+        self.wakes_us = self.wakes_us.saturating_add(total_us);
         self.wakes += 1;
         let class = total_us.max(1).ilog2() as usize;
         if let Some(count) = self.classes.get_mut(class.min(CLASSES - 1)) {
@@ -139,6 +206,11 @@ impl Cycles {
     pub fn woken_by_timer(&mut self, timer: TimerWake) {
         self.timer_wakes += 1;
         self.last_timer_wake = Some(timer);
+    }
+
+    /// How long it has been asleep in all.
+    fn asleep(&self) -> Duration {
+        if self.is_asleep { self.asleep + self.changed.elapsed() } else { self.asleep }
     }
 
     fn wake_times(&self) -> Vec<WakeClass> {
@@ -171,6 +243,19 @@ impl KernelPlace {
         let user_frames = said.user_frames.min(memory.user_bytes() / PAGE_SIZE);
         KernelFigures { user_frames, swapped_frames: said.swapped_frames.min(user_frames), ..said }
     }
+}
+
+fn counts(by_cause: &BTreeMap<Cause, u64>) -> Vec<CauseCount> {
+    let count = |(&(cause, request), &count): (&Cause, &u64)| CauseCount {
+        cause: cause.to_owned(),
+        request: request.map(str::to_owned),
+        count,
+    };
+    by_cause.iter().map(count).collect()
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The figures of a sandbox.
@@ -212,6 +297,11 @@ pub(crate) fn collect(
         hibernations: cycles.hibernations,
         failed_hibernations: cycles.failed,
         wakes: cycles.wakes,
+        hibernations_by: counts(&cycles.hibernations_by),
+        wakes_by: counts(&cycles.wakes_by),
+        unchanged_ms: millis(cycles.changed.elapsed()),
+        asleep_ms: millis(cycles.asleep()),
+        wakes_us: cycles.wakes_us,
         timer_wakes: cycles.timer_wakes,
         last_timer_wake: cycles.last_timer_wake.clone(),
         answered_probes: cycles.answered_probes,
@@ -232,10 +322,31 @@ mod tests {
     #[test]
     fn wakes_are_counted_by_powers_of_two() {
         let mut cycles = Cycles::default();
-        [0, 1, 2, 3, 4, 1000, 1024, u64::MAX].into_iter().for_each(|us| cycles.woken(us));
+        [0, 1, 2, 3, 4, 1000, 1024, u64::MAX].into_iter().for_each(|us| cycles.woken("order", None, us));
         let times: Vec<_> = cycles.wake_times().iter().map(|class| (class.below_us, class.wakes)).collect();
         assert_eq!(times, [(2, 2), (4, 2), (8, 1), (1024, 1), (2048, 1), (1 << 32, 1)]);
         assert_eq!(cycles.wakes, 8);
+        assert_eq!(cycles.wakes_us, u64::MAX);
+    }
+
+    #[test]
+    fn causes_are_counted_and_sleep_is_timed() {
+        let mut cycles = Cycles::default();
+        for request in ["stdin", "timer", "stdin"] {
+            cycles.fallen("idle-timeout");
+            std::thread::sleep(Duration::from_millis(2));
+            assert!(cycles.asleep() >= Duration::from_millis(2));
+            cycles.woken("request", Some(request), 5);
+        }
+        let slept = cycles.asleep();
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(cycles.asleep(), slept, "it is awake");
+        let by = |counts: Vec<CauseCount>| -> Vec<_> {
+            counts.into_iter().map(|by| (by.cause, by.request.unwrap_or_default(), by.count)).collect()
+        };
+        assert_eq!(by(counts(&cycles.hibernations_by)), [("idle-timeout".into(), String::new(), 3)]);
+        let woken = [("request".into(), "stdin".into(), 2), ("request".into(), "timer".into(), 1)];
+        assert_eq!(by(counts(&cycles.wakes_by)), woken);
     }
 
     #[test]
