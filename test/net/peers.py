@@ -52,7 +52,9 @@ async def fetch(port, path, digest, turn, gate):
 
 def http_clients(port, path, digest, clients, timeout=60):
     """Clients that all ask at once. They connect one after another: http.server lets five wait, and for one more than
-    that the host tries again after 1, 2, 4 ... s."""
+    that the host tries again after 1, 2, 4 ... s. One asks before: with the first answer the server reads a table of types,
+    which each of its threads would do."""
+    all_of([fetch(port, path, digest, asyncio.Lock(), asyncio.Barrier(1))], timeout)
     gate, turn = asyncio.Barrier(clients), asyncio.Lock()
     all_of([fetch(port, path, digest, turn, gate) for _ in range(clients)], timeout)
 
