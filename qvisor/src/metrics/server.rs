@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::failure::{Failure, say};
 
 /// Most connections at a time; further ones are told so.
-const CONNECTIONS_MAX: usize = 8;
+const CONNECTIONS_MAX: usize = 64;
 /// Most bytes of a request's head, and how long it, or the answer, may take.
 const HEAD_MAX: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
