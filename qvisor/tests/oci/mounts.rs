@@ -315,6 +315,45 @@ fn mounts_that_the_host_makes_later_are_seen_if_asked_for() {
     });
 }
 
+/// The host's mounts at and below a directory, as `/proc/self/mountinfo` has them.
+fn mounts_below(directory: &std::path::Path) -> Vec<String> {
+    let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let is_below = |line: &&str| line.split(' ').nth(4).is_some_and(|at| std::path::Path::new(at).starts_with(directory));
+    all.lines().filter(is_below).map(str::to_owned).collect()
+}
+
+/// Even where the bundle asks for `rshared`, and whatever a container with the capability does to its own mounts.
+#[test]
+fn mounts_made_inside_never_reach_the_host() {
+    dormouse(|world| {
+        let _one = one_at_a_time();
+        let data = SharedMount::new(world.dir.join("data"));
+        std::fs::create_dir(data.0.join("sub")).unwrap();
+        std::fs::write(data.0.join("sub/file"), "the host's\n").unwrap();
+        world.mount(
+            json!({"destination": "/shared", "type": "bind", "source": data.0, "options": ["rbind", "rshared"]}),
+        );
+        world.set("/linux/rootfsPropagation", json!("rshared"));
+        let admin = json!(["CAP_SYS_ADMIN"]);
+        world.set("/process/capabilities", json!({"bounding": admin, "effective": admin, "permitted": admin}));
+        world.script(
+            "mount --make-rshared /shared; mount -t tmpfs tmpfs /shared/sub && echo hidden > /shared/sub/file; \
+             mount -o bind /shared/sub /shared/sub; cat /shared/sub/file; echo up; \
+             until test -e /shared/sign; do sleep 0.02; done; umount -l /shared; echo over",
+        );
+        let before = mounts_below(&data.0);
+        world.create().start().wait_output("up");
+        assert_eq!(world.read("out"), "hidden\nup\n");
+        assert_eq!(mounts_below(&data.0), before);
+        assert_eq!(std::fs::read_to_string(data.0.join("sub/file")).unwrap(), "the host's\n");
+        std::fs::write(data.0.join("sign"), "").unwrap();
+        world.wait_output("over");
+        world.wait_status("stopped");
+        assert_eq!(mounts_below(&data.0), before);
+        world.delete();
+    });
+}
+
 #[test]
 fn read_only_counts_for_a_mount_alone_or_for_those_below_as_well() {
     both(|world| {
