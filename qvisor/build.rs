@@ -4,13 +4,6 @@ use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    // A file that is not there, as in a source archive, would have this run at every build.
-    for name in ["HEAD", "logs/HEAD"] {
-        let path = Path::new("../.git").join(name);
-        if path.exists() {
-            println!("cargo:rerun-if-changed={}", path.display());
-        }
-    }
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=DORMOUSE_COMMIT");
     let given = std::env::var("DORMOUSE_COMMIT").ok().filter(|given| !given.is_empty());
@@ -18,9 +11,23 @@ fn main() {
     println!("cargo:rustc-env=DORMOUSE_COMMIT={commit}");
 }
 
-/// The commit that is checked out.
+/// The commit that is checked out. A source archive has none, and is not asked about the repository that it may lie in.
 fn head() -> Option<String> {
-    let output = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output().ok()?;
+    if !Path::new("../.git").exists() {
+        return None;
+    }
+    // Where a work tree keeps them, `.git` may be a file.
+    for name in ["HEAD", "logs/HEAD"] {
+        // A path that is not there would have this run at every build.
+        if let Some(path) = git(&["rev-parse", "--git-path", name]).filter(|path| Path::new(path).exists()) {
+            println!("cargo:rerun-if-changed={path}");
+        }
+    }
+    git(&["rev-parse", "--short=12", "HEAD"])
+}
+
+fn git(words: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(words).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim().to_owned())
 }

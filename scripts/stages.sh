@@ -1,8 +1,9 @@
-# Stages of checks, for scripts that source this: each stage's full output is kept in target/test/STAGE.log; a failed stage
+# Stages of checks, for scripts that source this: each stage's full output is kept in target/SCRIPT/STAGE.log; a failed stage
 # shows its end. The script sets `wanted` to the stages that are asked for (none: all), and ends with `sum_up`.
 
-mkdir -p target/test
-counts=target/test/counts failures=target/test/failures
+results=target/$(basename "$0")
+mkdir -p "$results"
+counts=$results/counts failures=$results/failures
 : >"$counts" >"$failures"
 STAGE_SECONDS=${STAGE_SECONDS:-3000} TOTAL_SECONDS=${TOTAL_SECONDS:-5000}
 
@@ -40,7 +41,7 @@ within() {
 # stage NAME COMMAND...: a stage whose output has no counts passes or fails as one.
 # One that hangs is ended, so that the others are heard of too.
 stage() {
-    local name=$1 log=target/test/$1.log start=$SECONDS status=0 p f s limit
+    local name=$1 log=$results/$1.log start=$SECONDS status=0 p f s limit
     shift
     is_wanted "$name" || return 0
     limit=$((TOTAL_SECONDS - SECONDS < STAGE_SECONDS ? TOTAL_SECONDS - SECONDS : STAGE_SECONDS))

@@ -3,8 +3,10 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use vmm::directory::Directory;
 use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
@@ -28,7 +30,7 @@ const GREETING: &[u8] = b" ";
 pub(crate) const LINE_MAX: u64 = 4096;
 /// Longest answer in bytes.
 const ANSWER_MAX: u64 = 1 << 20;
-/// How long a peer may take to send its order, and an answer may take to come.
+/// How long a peer may take to accept a connection or to send its order, and an answer may take to come as a whole.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a container may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(70);
@@ -264,7 +266,13 @@ pub fn listen(sandbox: &Directory) -> io::Result<UnixListener> {
 /// told anything.
 pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
     // This path is short enough for an address, and leads to the directory that was checked.
-    let stream = UnixStream::connect(sandbox.path_by_descriptor().join(SOCKET))?;
+    let address = SocketAddrUnix::new(sandbox.path_by_descriptor().join(SOCKET))?;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // unix(7): where the queue of those who want to be accepted is full, connecting waits as sending does.
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    net::connect(&socket, &address)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
+    let stream = UnixStream::from(socket);
     let (user, listener) = (process::effective_user(), process::peer_user(&stream)?);
     if listener != user || !process::is_one_user(user) {
         let why = format!("its control socket is user {listener}'s, not user {user}'s");
@@ -327,6 +335,26 @@ pub fn events(sandbox: &Directory, oom_only: bool) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+/// The line that comes until the deadline, all of it; or what came before the end of the stream.
+fn read_answer(mut stream: &UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let (mut line, mut part) = (Vec::new(), [0; 4096]);
+    let most = usize::try_from(ANSWER_MAX).unwrap_or(usize::MAX);
+    while line.last() != Some(&b'\n') && line.len() < most {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(len) => line.extend_from_slice(part.get(..len).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(line)
+}
+
 /// Gives an order to the sandbox whose directory this is; an answer that says no is an error.
 pub fn order(sandbox: &Directory, order: Order) -> Result<Answer, OrderError> {
     let stream = connect(sandbox)?;
@@ -335,10 +363,8 @@ pub fn order(sandbox: &Directory, order: Order) -> Result<Answer, OrderError> {
         Order::Hibernate | Order::Wake { .. } | Order::Pause | Order::Resume => HIBERNATE_PATIENCE,
         _ => PATIENCE,
     };
-    stream.set_read_timeout(Some(patience))?;
     send(&stream, &order)?;
-    let mut line = Vec::new();
-    BufReader::new((&stream).take(ANSWER_MAX)).read_until(b'\n', &mut line)?;
+    let line = read_answer(&stream, Instant::now() + patience)?;
     if line.is_empty() {
         return Err(OrderError::Ended);
     }

@@ -1,19 +1,18 @@
 //! All sandboxes and containers at a glance, and their figures. Wakes nobody.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use vmm::hibernate::stats::Stats;
 
 use crate::container;
-use crate::control::ContainerUsage;
-use crate::orders;
+use crate::control::{self, ContainerUsage, Figures, Order};
 use crate::reasons::Reasons;
-use crate::state::{Id, OciState, Root, StateError};
+use crate::state::{Id, OciState, Root, Seen, StateError};
 use crate::status::Status;
 
 /// Most that are asked at a time: one whose VMM does not answer holds up no others.
-const ASKED_AT_ONCE: usize = 8;
+const ASKED_AT_ONCE: usize = 16;
 const POD_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
 const POD_NAME: &str = "io.kubernetes.cri.sandbox-name";
 
@@ -23,6 +22,8 @@ pub struct Glance {
     pub state: OciState,
     /// A further container of a pod: the sandbox, and its figures, are the first one's.
     pub is_further: bool,
+    /// Its VMM lives, and does not answer.
+    pub is_silent: bool,
     /// Of the sandbox. `None`: it does not run, does not answer, or the container is a further one.
     pub stats: Option<Stats>,
     pub reasons: Option<Reasons>,
@@ -38,25 +39,34 @@ impl Glance {
         Some(format!("{}/{}", annotations.get(POD_NAMESPACE)?, annotations.get(POD_NAME)?))
     }
 
-    /// Whether its sandbox should have answered, and did not.
+    /// Whether it has a VMM that should answer.
     #[must_use]
-    pub fn is_silent(&self) -> bool {
-        matches!(self.state.status, Status::Running | Status::Paused)
-            && !self.is_further
-            && self.stats.is_none()
+    pub fn is_up(&self) -> bool {
+        self.is_silent || matches!(self.state.status, Status::Running | Status::Paused)
     }
 
+    /// `None`: it has ended meanwhile.
     fn of(root: &Root, id: &Id) -> Option<Self> {
-        // One that has ended meanwhile is none.
-        let state = root.state(id).ok()?;
-        let runs = matches!(state.status, Status::Running | Status::Paused);
+        let Seen { state, is_silent } = root.look(id).ok()?;
         let is_further = container::is_further(root, id);
-        let stats = (runs && !is_further).then(|| orders::stats(root, id).ok()).flatten();
-        // Whoever did not answer once is not asked again.
-        let answers = runs && (is_further || stats.is_some());
-        let reasons = (answers && !is_further).then(|| orders::why(root, id).ok()).flatten();
-        let usage = answers.then(|| orders::usage(root, id).ok()).flatten();
-        Some(Self { state, is_further, stats, reasons, usage })
+        let glance = Self { state, is_further, is_silent, stats: None, reasons: None, usage: None };
+        if is_silent || !glance.is_up() {
+            return Some(glance);
+        }
+        let sandbox = root.sandbox(id).ok()?;
+        let ask = |order| control::order(&sandbox, order);
+        let stats = if is_further { Ok(None) } else { ask(Order::Stats).map(|answer| answer.stats) };
+        let Ok(stats) = stats else {
+            // It may have ended just now. Whoever did not answer once is asked nothing more.
+            let Seen { state, is_silent } = root.look(id).ok()?;
+            return Some(Self { state, is_silent, ..glance });
+        };
+        let reasons = if is_further { None } else { ask(Order::Why).ok().and_then(|answer| answer.reasons) };
+        let usage = match ask(Order::Usage).ok().and_then(|answer| answer.figures) {
+            Some(Figures::Usage(usage)) => Some(usage),
+            _ => None,
+        };
+        Some(Self { stats: stats.map(|stats| *stats), reasons: reasons.map(|reasons| *reasons), usage, ..glance })
     }
 }
 
@@ -67,14 +77,20 @@ pub fn overview(root: &Root) -> Result<Vec<Glance>, StateError> {
     let (ids, found) = (Mutex::new(ids.into_iter()), Mutex::new(Vec::new()));
     let ask = || {
         loop {
-            let next = ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+            let next = ids.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(id) = next else { return };
             let glance = Glance::of(root, &id);
-            found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(glance);
+            found.lock().unwrap_or_else(PoisonError::into_inner).extend(glance);
         }
     };
-    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(ask))));
-    let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    thread::scope(|scope| {
+        // Where no more threads may be, fewer do it.
+        for _ in 1..threads {
+            let _ = thread::Builder::new().spawn_scoped(scope, ask);
+        }
+        ask();
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.sort_by(|a: &Glance, b: &Glance| a.state.id.cmp(&b.state.id));
     Ok(found)
 }

@@ -49,6 +49,25 @@ const RECORD: &str = "container.json";
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 
+/// A sandbox or container, and whether its VMM has answered.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub state: OciState,
+    /// The VMM lives, and does not say what it does within the time that it has for that.
+    pub is_silent: bool,
+}
+
+impl Seen {
+    /// Nobody had to be asked, or the VMM has answered.
+    fn known(state: OciState) -> Self {
+        Self { state, is_silent: false }
+    }
+
+    fn state(self) -> OciState {
+        self.state
+    }
+}
+
 /// A sandbox's directory, owned by this process and those that share its lock.
 #[derive(Debug)]
 pub struct Claim {
@@ -216,7 +235,7 @@ impl Root {
         let Some(root) = self.open()? else { return Ok(Vec::new()) };
         let names = root.names().map_err(|source| self.error(source))?;
         let sandboxes = names.iter().filter_map(|name| root.directory(name).ok());
-        let mut states: Vec<_> = sandboxes.filter_map(|sandbox| read_any(&sandbox)).collect();
+        let mut states: Vec<_> = sandboxes.filter_map(|sandbox| read_any(&sandbox)).map(Seen::state).collect();
         states.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(states)
     }
@@ -231,11 +250,16 @@ impl Root {
         let sandboxes = root.names().ok()?.into_iter().filter_map(|name| root.directory(&name).ok());
         let had_it = sandboxes.filter(|sandbox| written(sandbox).is_some_and(|state| state.pid == pid));
         // One that has ended has left its state.
-        had_it.filter_map(|sandbox| read_any(&sandbox)).find(|state| state.pid == pid)
+        had_it.filter_map(|sandbox| read_any(&sandbox)).map(Seen::state).find(|state| state.pid == pid)
     }
 
     /// The state of one sandbox that lives, or of a container.
     pub fn state(&self, id: &Id) -> Result<OciState, StateError> {
+        self.look(id).map(Seen::state)
+    }
+
+    /// The state, and whether it is the VMM's own word.
+    pub fn look(&self, id: &Id) -> Result<Seen, StateError> {
         read_any(&self.sandbox(id)?).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
     }
 }
@@ -328,37 +352,39 @@ fn dead(root: &Directory) -> Vec<Dead> {
 }
 
 /// A container's state: as it was written, with its VMM's answer added, or as one that has ended.
-fn read_any(sandbox: &Directory) -> Option<OciState> {
+fn read_any(sandbox: &Directory) -> Option<Seen> {
     if !sandbox.has(RECORD) {
         return read_live(sandbox);
     }
     let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
     let stopped = || OciState { status: Status::Stopped, pid: 0, ..state.clone() };
     if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() {
-        return Some(stopped());
+        return Some(Seen::known(stopped()));
     }
     if state.status == Status::Creating {
-        return Some(state);
+        return Some(Seen::known(state));
     }
     match control::order(sandbox, Order::State) {
-        Ok(answer) => Some(state.with(answer)),
+        Ok(answer) => Some(Seen::known(state.with(answer))),
         // It ended just now.
-        Err(_) if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() => Some(stopped()),
-        Err(_) => Some(state),
+        Err(_) if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() => Some(Seen::known(stopped())),
+        Err(_) => Some(Seen { state, is_silent: true }),
     }
 }
 
-fn read_live(sandbox: &Directory) -> Option<OciState> {
+fn read_live(sandbox: &Directory) -> Option<Seen> {
     let lock = sandbox.file(LOCK).ok()?;
     if lock.try_lock_shared().is_ok() {
         return None;
     }
     let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
-    // A sandbox that does not answer is about to begin, or to end.
-    Some(match control::order(sandbox, Order::State) {
-        Ok(answer) => state.with(answer),
-        Err(_) => state,
-    })
+    match control::order(sandbox, Order::State) {
+        Ok(answer) => Some(Seen::known(state.with(answer))),
+        // It ended just now.
+        Err(_) if lock.try_lock_shared().is_ok() => None,
+        // Nobody listens yet where it is about to begin.
+        Err(_) => Some(Seen { is_silent: state.status != Status::Creating, state }),
+    }
 }
 
 /// Removes a sandbox's directory. The lock goes last: should this be cut short, the directory can still be told from

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use runtime::control::ContainerUsage;
 use runtime::overview::Glance;
-use runtime::status::{SandboxState, Status};
-use vmm::hibernate::stats::Stats;
+use runtime::status::SandboxState;
+use vmm::hibernate::stats::{CauseCount, Stats};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -64,6 +64,20 @@ const STATES: [SandboxState; 5] = [
 /// Upper bounds of the histogram in microseconds: those of `Stats::wake_times` from 256 µs to 33.6 s.
 const WAKE_BOUNDS: std::ops::RangeInclusive<u32> = 8..=25;
 
+/// Causes, and kinds of requests, that most sandboxes meet.
+const HIBERNATION_CAUSES: [(&str, &str); 3] = [("idle-timeout", ""), ("order", ""), ("signal", "")];
+const WAKE_CAUSES: [(&str, &str); 7] = [
+    ("order", ""),
+    ("signal", ""),
+    ("request", "exec"),
+    ("request", "signal"),
+    ("request", "socket"),
+    ("request", "stdin"),
+    ("request", "timer"),
+];
+/// Most that are taken of what a VMM says.
+const CAUSES_MAX: usize = 64;
+
 /// The text of all metrics.
 pub fn page(glances: &[Glance]) -> String {
     let mut samples = Samples::default();
@@ -85,9 +99,8 @@ pub fn page(glances: &[Glance]) -> String {
 
 fn sandbox(samples: &mut Samples, glance: &Glance) {
     let id = glance.state.id.as_str();
-    let runs = matches!(glance.state.status, Status::Running | Status::Paused);
-    if runs {
-        samples.add("sandbox_up", &[("id", id)], f64::from(u8::from(!glance.is_silent())));
+    if glance.is_up() {
+        samples.add("sandbox_up", &[("id", id)], f64::from(u8::from(!glance.is_silent)));
     }
     let (status, pod) = (glance.state.status.to_string(), glance.pod().unwrap_or_default());
     let codec = glance.stats.as_ref().map_or("", |stats| &stats.codec);
@@ -96,7 +109,8 @@ fn sandbox(samples: &mut Samples, glance: &Glance) {
         let is_in = f64::from(u8::from(glance.state.sandbox_state == Some(state)));
         samples.add("sandbox_state", &[("id", id), ("state", &state.to_string())], is_in);
     }
-    if let Some(kept) = glance.reasons.as_ref().and_then(|reasons| reasons.kept_awake.as_ref()) {
+    let kept = glance.reasons.as_ref().and_then(|reasons| reasons.kept_awake.as_ref());
+    if let Some(kept) = kept.filter(|kept| !kept.given_up) {
         let kind = serde_json::to_value(kept.kind).unwrap_or_default();
         samples.add("sandbox_kept_awake", &[("id", id), ("by", kind.as_str().unwrap_or_default())], 1.0);
     }
@@ -139,28 +153,49 @@ fn figures(samples: &mut Samples, id: &str, stats: &Stats) {
     ] {
         samples.add("sandbox_disk_bytes", &[("id", id), ("file", file)], count(bytes));
     }
-    for by in &stats.hibernations_by {
-        samples.add("sandbox_hibernations_total", &[("id", id), ("cause", &by.cause)], count(by.count));
+    for ((cause, _), times) in by_cause(&stats.hibernations_by, &HIBERNATION_CAUSES) {
+        samples.add("sandbox_hibernations_total", &[("id", id), ("cause", cause)], count(times));
     }
-    for by in &stats.wakes_by {
-        let request = by.request.as_deref().unwrap_or_default();
-        let labels = [("id", id), ("cause", by.cause.as_str()), ("request", request)];
-        samples.add("sandbox_wakes_total", &labels, count(by.count));
+    for ((cause, request), times) in by_cause(&stats.wakes_by, &WAKE_CAUSES) {
+        let labels = [("id", id), ("cause", cause), ("request", request)];
+        samples.add("sandbox_wakes_total", &labels, count(times));
     }
     wake_times(samples, id, stats);
 }
 
+/// Counts by cause and request, with a zero for each of the usual ones: a counter that begins above zero hides its first step
+/// from `rate`. A VMM may say anything: its names are taken as far as they are words, and not many.
+fn by_cause<'a>(
+    said: &'a [CauseCount],
+    usual: &[(&'static str, &'static str)],
+) -> BTreeMap<(&'a str, &'a str), u64> {
+    let is_word = |text: &str| text.len() <= 24 && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+    let mut counts: BTreeMap<(&str, &str), u64> = usual.iter().map(|names| (*names, 0)).collect();
+    for by in said.iter().take(CAUSES_MAX) {
+        let request = by.request.as_deref().unwrap_or_default();
+        if is_word(&by.cause) && is_word(request) {
+            let times = counts.entry((&by.cause, request)).or_default();
+            *times = times.saturating_add(by.count);
+        }
+    }
+    counts
+}
+
+/// The buckets hold together whatever a VMM says: none counts more than the next one, nor than all wakes.
 fn wake_times(samples: &mut Samples, id: &str, stats: &Stats) {
-    let below = |bound: u64| stats.wake_times.iter().filter(move |class| class.below_us <= bound);
+    let wakes_below = |bound: u64| {
+        let classes = stats.wake_times.iter().filter(|class| class.below_us <= bound);
+        classes.fold(0, |wakes: u64, class| wakes.saturating_add(class.wakes))
+    };
     for power in WAKE_BOUNDS {
         let bound = 1_u64 << power;
-        let wakes = below(bound).map(|class| class.wakes).sum();
         let labels = [("id", id), ("le", &seconds(bound, 1e6).to_string())];
-        samples.add_to("sandbox_wake_seconds", "_bucket", &labels, count(wakes));
+        samples.add_to("sandbox_wake_seconds", "_bucket", &labels, count(wakes_below(bound)));
     }
-    samples.add_to("sandbox_wake_seconds", "_bucket", &[("id", id), ("le", "+Inf")], count(stats.wakes));
+    let all = count(stats.wakes.max(wakes_below(u64::MAX)));
+    samples.add_to("sandbox_wake_seconds", "_bucket", &[("id", id), ("le", "+Inf")], all);
     samples.add_to("sandbox_wake_seconds", "_sum", &[("id", id)], seconds(stats.wakes_us, 1e6));
-    samples.add_to("sandbox_wake_seconds", "_count", &[("id", id)], count(stats.wakes));
+    samples.add_to("sandbox_wake_seconds", "_count", &[("id", id)], all);
 }
 
 fn container(samples: &mut Samples, glance: &Glance) {
@@ -239,7 +274,7 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use runtime::state::OciState;
-    use vmm::hibernate::stats::{CauseCount, WakeClass};
+    use vmm::hibernate::stats::WakeClass;
 
     use super::*;
 

@@ -3,7 +3,6 @@
 mod families;
 mod server;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use clap::Args;
 use runtime::overview::overview;
 use runtime::state::Root;
 use runtime::units::parse_time;
+use vmm::directory;
 
 use crate::failure::{Failure, complain, say};
 
@@ -53,14 +53,8 @@ pub fn run(root: &Root, args: &MetricsArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Replaces the file, so that a reader sees the old or the new one.
+/// Replaces the file, so that a reader sees the old or the new one, and nobody else's link is followed.
 fn write(file: &Path, page: &str) -> Result<u8, Failure> {
-    let mut new = file.as_os_str().to_owned();
-    // Not named as what the collector reads.
-    new.push(format!(".{}", std::process::id()));
-    let written = fs::write(&new, page).and_then(|()| fs::rename(&new, file));
-    written.map(|()| 0).map_err(|error| {
-        let _ = fs::remove_file(&new);
-        format!("cannot write {}: {error}; correct --textfile", file.display()).into()
-    })
+    let written = directory::replace_file(file, page.as_bytes());
+    written.map(|()| 0).map_err(|error| format!("cannot write {}: {error}; correct --textfile", file.display()).into())
 }

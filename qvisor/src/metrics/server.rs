@@ -1,32 +1,33 @@
 //! Answers Prometheus' scrapes over HTTP/1.1 (RFC 9112): one page, a connection a scrape.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Mutex;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, say};
 
-/// Most connections at a time; further ones are told so.
+/// Most connections at a time. For a further one the oldest that has not asked yet is closed.
 const CONNECTIONS_MAX: usize = 64;
 /// Most bytes of a request's head, and how long it, or the answer, may take.
 const HEAD_MAX: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one that is closed before it was read to its end may take to notice.
+const FAREWELL: Duration = Duration::from_millis(200);
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const WORDS: &str = "text/plain; charset=utf-8";
 
+type Made = Result<String, String>;
+
 /// Serves until the process ends; comes back only with what is wrong with the address.
-pub fn serve(address: &str, page: &(impl Fn() -> Result<String, String> + Sync)) -> Result<(), Failure> {
+pub fn serve(address: &str, make: &(impl Fn() -> Made + Sync)) -> Result<(), Failure> {
     let failed = |error| format!("cannot listen at {address}: {error}; pass --listen HOST:PORT");
     let listener = TcpListener::bind(address).map_err(failed)?;
     say(&format!("metrics at http://{}/metrics\n", listener.local_addr().map_err(failed)?))?;
-    let (open, one_at_a_time) = (AtomicUsize::new(0), Mutex::new(()));
-    let page = || {
-        let _turn = one_at_a_time.lock();
-        page()
-    };
+    let (page, silent, open) = (Page::default(), Silent::default(), AtomicUsize::new(0));
     thread::scope(|scope| {
         loop {
             let Ok((connection, _)) = listener.accept() else {
@@ -34,23 +35,77 @@ pub fn serve(address: &str, page: &(impl Fn() -> Result<String, String> + Sync))
                 thread::sleep(Duration::from_millis(100));
                 continue;
             };
-            if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-                let _ =
-                    answer(&connection, "503 Service Unavailable", WORDS, "too many scrapes at once\n", true);
+            let connection = Arc::new(connection);
+            let is_full = open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX;
+            if is_full && !silent.close_oldest() {
+                let _ = answer(&connection, "503 Service Unavailable", WORDS, "too many scrapes at once\n", b"GET");
                 open.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }
-            scope.spawn(|| {
+            silent.add(&connection);
+            let (page, silent, open, kept) = (&page, &silent, &open, connection.clone());
+            let attend = move || {
                 // A scraper that does not read or write as it should gets no answer.
-                let _ = attend(connection, &page);
+                let _ = attend(&connection, silent, || page.get(make));
+                silent.remove(&connection);
                 open.fetch_sub(1, Ordering::Relaxed);
-            });
+            };
+            // Where no more threads may be, the connection is closed.
+            if thread::Builder::new().spawn_scoped(scope, attend).is_err() {
+                silent.remove(&kept);
+                open.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     })
 }
 
-fn attend(connection: TcpStream, page: &impl Fn() -> Result<String, String>) -> io::Result<()> {
-    let head = head(&connection)?;
+/// The page that was made last. Those who come while one is made share the next.
+#[derive(Default)]
+struct Page(Mutex<Option<(Instant, Made)>>);
+
+impl Page {
+    /// A page of now: its making began after it was asked for.
+    fn get(&self, make: impl Fn() -> Made) -> Made {
+        let asked = Instant::now();
+        let mut last = lock(&self.0);
+        if let Some((_, made)) = last.as_ref().filter(|(begun, _)| *begun >= asked) {
+            return made.clone();
+        }
+        let begun = Instant::now();
+        let made = make();
+        *last = Some((begun, made.clone()));
+        made
+    }
+}
+
+/// Connections that have not asked yet, the oldest first.
+#[derive(Default)]
+struct Silent(Mutex<VecDeque<Arc<TcpStream>>>);
+
+impl Silent {
+    fn add(&self, connection: &Arc<TcpStream>) {
+        lock(&self.0).push_back(connection.clone());
+    }
+
+    fn remove(&self, connection: &Arc<TcpStream>) {
+        lock(&self.0).retain(|other| !Arc::ptr_eq(other, connection));
+    }
+
+    /// False: all have asked.
+    fn close_oldest(&self) -> bool {
+        let oldest = lock(&self.0).pop_front();
+        oldest.is_some_and(|oldest| oldest.shutdown(Shutdown::Both).is_ok())
+    }
+}
+
+/// Nothing that is held here is left half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn attend(connection: &Arc<TcpStream>, silent: &Silent, page: impl FnOnce() -> Made) -> io::Result<()> {
+    let head = head(connection)?;
+    silent.remove(connection);
     let mut words = head.split(|byte| *byte == b' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
@@ -62,7 +117,7 @@ fn attend(connection: TcpStream, page: &impl Fn() -> Result<String, String>) -> 
         (b"GET" | b"HEAD", _) => ("404 Not Found", WORDS, "the metrics are at /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", WORDS, "only GET and HEAD are answered\n".to_owned()),
     };
-    answer(&connection, status, format, &body, method != b"HEAD")
+    answer(connection, status, format, &body, method)
 }
 
 /// The request's first line and header fields.
@@ -82,20 +137,15 @@ fn head(mut connection: &TcpStream) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn answer(
-    mut connection: &TcpStream,
-    status: &str,
-    format: &str,
-    body: &str,
-    with_body: bool,
-) -> io::Result<()> {
+/// Answers a request by a method, of which HEAD gets no body, and closes the connection.
+fn answer(mut connection: &TcpStream, status: &str, format: &str, body: &str, method: &[u8]) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {format}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
         body.len()
     );
-    let text = if with_body { head + body } else { head };
+    let text = if method == b"HEAD" { head } else { head + body };
     let mut rest = text.as_bytes();
     // A reader that takes a byte at a time does not keep the connection for ever.
     while !rest.is_empty() {
@@ -109,5 +159,9 @@ fn answer(
             len => rest = rest.get(len..).unwrap_or_default(),
         }
     }
+    // What it has sent beyond the head would have the host reset the connection, and the answer be lost.
+    connection.shutdown(Shutdown::Write)?;
+    connection.set_read_timeout(Some(FAREWELL))?;
+    let _ = connection.read(&mut [0; 4096])?;
     Ok(())
 }

@@ -5,7 +5,7 @@ mod view;
 
 use std::io::IsTerminal;
 use std::process::Command;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ pub fn run(root: &Root, args: &TopArgs) -> Result<u8, Failure> {
             "dormouse top needs a terminal; dormouse list, stats and metrics write to anything".into()
         );
     }
-    let (news, mut told) = channel();
+    // Whoever looks waits while a shell has the terminal.
+    let (news, mut told) = sync_channel(1);
     look_again_and_again(root.clone(), args.interval.max(Duration::from_millis(100)), news.clone());
     let mut terminal = ratatui::try_init().map_err(|error| format!("cannot use the terminal: {error}"))?;
     let result = attend(root, &mut terminal, &news, &mut told);
@@ -54,7 +55,7 @@ pub fn run(root: &Root, args: &TopArgs) -> Result<u8, Failure> {
 fn attend(
     root: &Root,
     terminal: &mut DefaultTerminal,
-    news: &Sender<News>,
+    news: &SyncSender<News>,
     told: &mut Receiver<News>,
 ) -> Result<u8, Failure> {
     let mut model = Model::default();
@@ -99,7 +100,7 @@ fn next(told: &Receiver<News>) -> Result<News, Failure> {
 }
 
 /// Beside the keys: a VMM that does not answer holds nobody up.
-fn look_again_and_again(root: Root, interval: Duration, news: Sender<News>) {
+fn look_again_and_again(root: Root, interval: Duration, news: SyncSender<News>) {
     thread::spawn(move || {
         while news.send(News::Looked(overview(&root).map_err(|error| error.to_string()))).is_ok() {
             thread::sleep(interval);
@@ -108,7 +109,7 @@ fn look_again_and_again(root: Root, interval: Duration, news: Sender<News>) {
 }
 
 /// Beside the keys as well: memory takes its time to come and go.
-fn carry_out(root: Root, order: model::Order, id: String, news: Sender<News>) {
+fn carry_out(root: Root, order: model::Order, id: String, news: SyncSender<News>) {
     thread::spawn(move || {
         let words = match obey(&root, order, &id) {
             Ok(words) => words,
@@ -141,7 +142,7 @@ fn obey(root: &Root, order: model::Order, id: &str) -> Result<String, Failure> {
 fn shell(root: &Root, id: &str) -> String {
     let program = std::env::current_exe().unwrap_or_else(|_| "dormouse".into());
     let status =
-        Command::new(program).arg("--root").arg(root.path()).args(["exec", "--tty", id, "sh"]).status();
+        Command::new(program).arg("--root").arg(root.path()).args(["exec", "--tty", "--", id, "sh"]).status();
     match status {
         Ok(status) if status.success() => format!("{id}: the shell has ended"),
         Ok(status) => format!("{id}: the shell has ended, {status}"),

@@ -140,7 +140,7 @@ impl Model {
 /// What it is, in one word.
 pub fn state(glance: &Glance) -> String {
     match (glance.state.status, glance.state.sandbox_state) {
-        (Status::Running, _) if glance.is_silent() => "silent".into(),
+        _ if glance.is_silent => "silent".into(),
         (Status::Running, Some(state)) => state.to_string(),
         (status, _) => status.to_string(),
     }
@@ -216,7 +216,7 @@ pub mod tests {
             wake_times: vec![WakeClass { below_us: 8192, wakes }],
             ..Stats::default()
         };
-        Glance { state, is_further: false, stats: Some(stats), reasons: None, usage: None }
+        Glance { state, is_further: false, is_silent: false, stats: Some(stats), reasons: None, usage: None }
     }
 
     fn names(model: &Model) -> Vec<&str> {

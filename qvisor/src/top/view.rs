@@ -14,6 +14,8 @@ const KEYS: &str = "↑↓ choose   h hibernate   w wake   e shell   k kill   s 
 /// Height of the lower part, and width of its histogram's bars.
 const DETAILS: u16 = 10;
 const BAR: u64 = 30;
+/// Most signs of a text.
+const LONGEST: usize = 300;
 
 pub fn draw(frame: &mut Frame, model: &mut Model) {
     let areas = Layout::vertical([
@@ -34,9 +36,11 @@ pub fn draw(frame: &mut Frame, model: &mut Model) {
 
 fn totals(model: &Model) -> Line<'static> {
     let all = model.glances.iter().filter_map(|glance| glance.stats.as_ref()).map(|stats| &stats.memory);
-    let (pss, disk) = all.fold((0, 0), |(pss, disk), memory| {
+    let (pss, disk) = all.fold((0_u64, 0_u64), |(pss, disk), memory| {
         let files = [memory.swap_file_bytes, memory.reap_file_bytes, memory.packed_file_bytes];
-        (pss + memory.vmm_pss_bytes, disk + files.iter().sum::<u64>())
+        // A VMM may say anything.
+        let files = files.iter().fold(0_u64, |sum, file| sum.saturating_add(*file));
+        (memory.vmm_pss_bytes.saturating_add(pss), files.saturating_add(disk))
     });
     let (sandboxes, asleep) = (model.count(|_| true), model.count(is_asleep));
     let noun = if sandboxes == 1 { "sandbox" } else { "sandboxes" };
@@ -145,7 +149,7 @@ fn histogram(stats: &Stats) -> Vec<Line<'static>> {
     let noun = if stats.wakes == 1 { "wake" } else { "wakes" };
     let mut lines = vec![Line::from(format!("{} {noun}, by how long they took", stats.wakes))];
     lines.extend(stats.wake_times.iter().take(usize::from(DETAILS) - 2).map(|class| {
-        let len = usize::try_from((class.wakes * BAR).div_ceil(most)).unwrap_or(0);
+        let len = usize::try_from(class.wakes.saturating_mul(BAR).div_ceil(most).min(BAR)).unwrap_or(0);
         Line::from(vec![
             Span::from(format!("below {:>9} ", millis(class.below_us))),
             Span::styled("█".repeat(len), Style::new().fg(Color::Blue)),
@@ -159,9 +163,10 @@ fn millis(us: u64) -> String {
     if us < 1000 { format!("{us} µs") } else { format!("{}.{} ms", us / 1000, us / 100 % 10) }
 }
 
-/// What others have named, without what a terminal would obey.
+/// A text of others as far as it can be seen: without what a terminal would obey, and signs that hide in others.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    let signs = text.chars().take(LONGEST);
+    signs.map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
 }
 
 #[cfg(test)]
@@ -203,6 +208,10 @@ mod tests {
     fn no_size_of_a_terminal_is_too_small() {
         let mut model = Model::default();
         model.looked(Ok((0..50).map(|number| glance(&format!("s{number}"), true, 3)).collect()));
+        let stats = model.glances[0].stats.as_mut().unwrap();
+        stats.memory.vmm_pss_bytes = u64::MAX;
+        stats.wake_times.iter_mut().for_each(|class| class.wakes = u64::MAX);
+        (stats.unchanged_ms, stats.asleep_ms, stats.swap_in_pages) = (u64::MAX, u64::MAX, u64::MAX);
         for size in [(1, 1), (10, 3), (20, 12), (200, 2), (300, 60)] {
             screen(&mut model, size);
         }

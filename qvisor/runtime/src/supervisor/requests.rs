@@ -43,6 +43,7 @@ impl Supervisor {
         for action in progress.machine.step(input) {
             self.perform(progress, action, &news);
         }
+        progress.cycles.is_now(progress.machine.is_hibernated());
     }
 
     fn perform(&self, progress: &mut Progress, action: Action, news: &News) {

@@ -24,7 +24,7 @@ use super::progress::{News, Progress, poll_timeout};
 use super::stage::{Cause, Stage};
 use super::state_machine::{HIBERNATE_PATIENCE, Input, Place};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
-use crate::control::{self, Answer, ExecLine, Order, Report, refuse};
+use crate::control::{self, Answer, ExecLine, Order, PATIENCE, Report, refuse};
 use crate::status::Status;
 use crate::words;
 
@@ -216,10 +216,16 @@ impl Supervisor {
 
     fn obey_and_answer_later(&self, peer: UnixStream, of: ContainerId, order: Order, what: For) {
         let progress = &mut *self.lock();
+        // Those who look again and again leave no waiters behind where the kernel does not answer.
+        progress.waiters.retain(|waiter| !waiter.is_look() || !process::has_hung_up(&waiter.peer));
         if progress.waiters.len() >= WAITERS_MAX {
             return refuse(&peer, format!("{WAITERS_MAX} others wait for it already"));
         }
-        let patience = if what == For::Start { START_PATIENCE } else { HIBERNATE_PATIENCE };
+        let patience = match what {
+            For::Start => START_PATIENCE,
+            For::Usage(_) | For::Processes => PATIENCE,
+            _ => HIBERNATE_PATIENCE,
+        };
         let since = Instant::now();
         match self.begin(progress, of, order) {
             Ok(()) => {

@@ -57,6 +57,11 @@ impl Waiter {
         }
     }
 
+    /// Whether it only wants to see something.
+    pub(super) fn is_look(&self) -> bool {
+        matches!(self.what, For::Processes | For::Usage(_))
+    }
+
     pub(super) fn timed_out(&self) -> &'static str {
         match self.what {
             For::Start => "it does not start",

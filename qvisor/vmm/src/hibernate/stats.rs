@@ -182,17 +182,24 @@ impl Default for Cycles {
 }
 
 impl Cycles {
+    /// Counts a hibernation.
     pub fn fallen(&mut self, cause: &'static str) {
         self.hibernations += 1;
         *self.hibernations_by.entry((cause, None)).or_default() += 1;
-        self.changed = Instant::now();
-        self.is_asleep = true;
     }
 
+    /// Keeps the time: whether it is asleep now, told after each thing that may have changed it. Its memory may come back
+    /// without a wake, on its way to the next sleep.
+    pub fn is_now(&mut self, asleep: bool) {
+        if asleep != self.is_asleep {
+            self.asleep = self.asleep();
+            self.changed = Instant::now();
+            self.is_asleep = asleep;
+        }
+    }
+
+    /// Counts a wake.
     pub fn woken(&mut self, cause: &'static str, request: Option<&'static str>, total_us: u64) {
-        self.asleep = self.asleep();
-        self.changed = Instant::now();
-        self.is_asleep = false;
         *self.wakes_by.entry((cause, request)).or_default() += 1;
         self.wakes_us = self.wakes_us.saturating_add(total_us);
         self.wakes += 1;
@@ -334,11 +341,15 @@ mod tests {
         let mut cycles = Cycles::default();
         for request in ["stdin", "timer", "stdin"] {
             cycles.fallen("idle-timeout");
+            cycles.is_now(true);
             std::thread::sleep(Duration::from_millis(2));
+            cycles.is_now(true);
             assert!(cycles.asleep() >= Duration::from_millis(2));
             cycles.woken("request", Some(request), 5);
+            cycles.is_now(false);
         }
         let slept = cycles.asleep();
+        assert!(slept >= Duration::from_millis(6));
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(cycles.asleep(), slept, "it is awake");
         let by = |counts: Vec<CauseCount>| -> Vec<_> {
