@@ -29,13 +29,15 @@ fn main() {
     let (kernel, features) =
         if has_checks() { ("kernel-checks", "kernel,checks") } else { ("kernel", "kernel") };
     let kernel = target.join(kernel);
+    // So that functions of all modules are inlined into each other; for debugging a change is to be seen soon.
+    let (units, is_incremental) = if has_checks() { ("16", "true") } else { ("1", "false") };
     build(
         cargo(&root, &kernel, "")
             .args(["-p", "qkernel", "--bin", "qkernel", "--features", features])
             // The target's own `core` is compiled for another code model, which link-time optimisation refuses.
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
-            // So that functions of all modules are inlined into each other.
-            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", units)
+            .env("CARGO_PROFILE_RELEASE_INCREMENTAL", is_incremental),
     );
     let mut image = loaded_part(&kernel.join(TARGET).join("release/qkernel"));
     relocate(&mut image, LINEAR_BASE_SYSTRAP + KERNEL_IMAGE_PHYS);

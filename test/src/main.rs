@@ -94,6 +94,9 @@ fn main() -> ExitCode {
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// How long the first of two native runs may take.
+const FIRST_TRY: Duration = Duration::from_secs(90);
+
 enum Verdict {
     Passed(String),
     Failed(String),
@@ -140,6 +143,8 @@ fn natively(
     let mut tries = if options.lab { 2 } else { 1 };
     loop {
         tries -= 1;
+        // What hangs is soon tried again.
+        let timeout = if tries > 0 { timeout.min(FIRST_TRY) } else { timeout };
         let native = run::run(&Place::Native, options, command, timeout);
         let native = native.map_err(|error| format!("cannot run natively: {error}"))?;
         match matches(&workload.expect, &native, None) {
