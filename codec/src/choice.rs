@@ -4,7 +4,8 @@ use std::{cmp::Ordering, fmt};
 
 use crate::style::Style;
 
-/// What a style does to the pages in question, or to a sample of them.
+/// The effect of a style on the pages in question, or on a sample of them: how small it packs them, and how fast they
+/// are unpacked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     pub style: Style,
@@ -17,13 +18,13 @@ pub struct Candidate {
 /// How pages come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// As a set, with a wake: some are unpacked while others are read.
+    /// Pages come back as a set, with a wake: some are unpacked while others are read.
     Together,
     /// With a fault each, and a few neighbours: nothing overlaps.
     ByFault,
 }
 
-/// What the host offers to pages that come back.
+/// The speed and the processors that the host offers to pages that come back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host {
     pub arrival: Arrival,
@@ -72,7 +73,7 @@ impl Host {
     }
 }
 
-/// What was chosen. Its [`Display`](fmt::Display) says why, in one sentence.
+/// The style that was chosen, and the prediction that decided. Its [`Display`](fmt::Display) says why, in one sentence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     pub style: Style,
@@ -91,7 +92,8 @@ const WORTH: f64 = 0.9;
 /// Pages that come one by one, most of which never do, are worth room on the disk: of the candidates that need no more than so much of
 /// the time, the smallest is taken.
 const WORTH_BY_FAULT: f64 = 1.2;
-/// What a fault takes beside its bytes (those of a partition, with what lies around it): the disk's answer, and two switches of tasks.
+/// Seconds that a fault takes apart from its `FAULT_BYTES` (those of a partition, with what lies around it): the disk's
+/// answer, and two switches of tasks.
 const FAULT_SECONDS: f64 = 100e-6;
 const FAULT_BYTES: f64 = 65536.0;
 /// Candidates so much slower than the fastest are as good; the smallest of them is taken.
@@ -99,8 +101,9 @@ const AS_GOOD: f64 = 1.03;
 /// Reading and unpacking overlap, except that nothing can be unpacked during the first read, and nothing is read during the
 /// last unpacking: one part of 512 KiB among the sixteen of a working set of 8 MiB.
 const ALONE: f64 = 1.0 / 16.0;
-/// What a wake takes of a core for the rest of its work meanwhile: it makes entries present, maps them, and lets programs run. With
-/// few cores it has to wait for its turn itself, and half of them unpack. (Measured with two cores, of working sets of 6 MB.)
+/// Cores that the rest of a wake's work takes meanwhile: it makes entries present, maps them, and lets programs run.
+/// With few cores that work has to wait for its turn, and half of the cores unpack. (Measured with two cores, of
+/// working sets of 6 MB.)
 const ELSEWHERE: f64 = 0.75;
 
 /// Chooses a style for a set of pages that a wake reads and unpacks at the same time, or [`Style::None`]. It leaves
@@ -228,7 +231,8 @@ mod tests {
         }
     }
 
-    /// As they were seen on the machine that the constants come from: two cores, and a working set of 6.6 MB.
+    /// Predicted times are near those measured on the machine that the constants come from: two cores, and a working
+    /// set of 6.6 MB.
     #[test]
     fn a_function_is_predicted_as_it_was_seen() {
         let with = |read_bytes_s: f64| Host {

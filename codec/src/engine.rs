@@ -46,6 +46,6 @@ pub trait Engine: Send + Sync {
     /// Nothing is to be done for a while: gives back memory that only makes it faster.
     fn rest(&self);
 
-    /// What it counts, by name.
+    /// The engine's counters, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }

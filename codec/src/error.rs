@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of this crate: damaged packed bytes or tables, and names that are no style's.
 
 use thiserror::Error;
 

@@ -31,7 +31,7 @@ const IS_END: u32 = 1 << 13;
 const IS_INVALID: u32 = 1 << 12;
 const INVALID: u32 = SPECIAL | IS_INVALID;
 
-/// What an entry that is neither literal nor length turned out to be.
+/// The meaning of an entry that is neither literal nor length.
 pub enum Special {
     End,
     /// The second level has the symbol.

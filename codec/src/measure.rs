@@ -14,7 +14,7 @@ use crate::{
     unpacker::Unpacker,
 };
 
-/// What one style does to pieces of one size.
+/// Measurements of one style with pieces of one size: how small it packs them, and how fast it packs and unpacks.
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub style: Style,
@@ -24,7 +24,8 @@ pub struct Measured {
     /// Pages given, and how many of them hold one word again and again; these are not packed but counted as nothing.
     pub pages: usize,
     pub word_pages: usize,
-    /// What the others take up packed, those as they are that packing makes hardly smaller.
+    /// Bytes that pages of more than one word take up packed; pieces that packing makes hardly smaller count as they
+    /// are.
     pub packed_bytes: usize,
     /// How many pieces stay as they are.
     pub raw_pieces: usize,

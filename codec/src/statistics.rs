@@ -39,7 +39,7 @@ struct Part {
 /// Code lengths of both alphabets.
 type Lengths = [u8; SYMBOLS];
 
-/// What occurs in the pages of a set, or in a sample of them.
+/// Statistics of the pages of a set, or of a sample of them: how often each symbol occurs in their parts.
 pub struct Statistics {
     matcher: Matcher,
     window: usize,

@@ -7,7 +7,7 @@ use crate::error::StyleError;
 /// How pieces are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// As they are.
+    /// Pieces stay as they are.
     None,
     Lz4,
     /// With a level from 1 to 19.

@@ -121,7 +121,7 @@ impl Costs {
         costs
     }
 
-    /// What a part takes in each table.
+    /// Returns how many bits a part takes in each table, without extra bits.
     fn of(&self, part: &[Token]) -> [u32; TableSet::MOST] {
         // Without a branch: which tokens are literals is hard to guess.
         let cost = |token: &Token| {

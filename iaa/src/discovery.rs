@@ -12,9 +12,9 @@ use rustix::fs::{Access, access};
 /// A work queue of an accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// As `iax1`.
+    /// The accelerator's name, such as `iax1`.
     pub device: String,
-    /// As `wq1.0`.
+    /// The queue's name, such as `wq1.0`.
     pub name: String,
     /// Its node below the directory of devices.
     pub node: PathBuf,
@@ -26,11 +26,11 @@ pub struct Queue {
     pub blocks_on_fault: bool,
     /// The most bytes of one job.
     pub max_transfer_bytes: u64,
-    /// What keeps programs from using it.
+    /// The reason why programs cannot use the queue; `None`: they can.
     pub missing: Option<Missing>,
 }
 
-/// What is missing to use a queue, each with the command that mends it.
+/// A reason why a queue cannot be used, with the command that mends it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     #[error("the accelerator {0} is off; run: accel-config enable-device {0}")]
@@ -54,7 +54,7 @@ pub enum Missing {
     Permission { queue: String, node: PathBuf },
 }
 
-/// What was found.
+/// The accelerators and queues that were found on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Accelerators, as `iax1`.
@@ -66,7 +66,7 @@ pub struct Found {
 }
 
 impl Queue {
-    /// What would make a queue that can be used a better one, with the command that does it.
+    /// Says what would make a queue that can be used a better one, with the command that does it.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         let path = format!("{}/{}", self.device, self.name);
@@ -125,7 +125,7 @@ pub fn find(sysfs: &Path, dev: &Path) -> Found {
     found
 }
 
-/// What Intel calls its accelerators on PCI (Linux, `drivers/dma/idxd`).
+/// PCI device ids of Intel's accelerators (Linux, `drivers/dma/idxd`).
 const PCI_DEVICES: [&str; 4] = ["0x0cfe", "0x1216", "0xb02d", "0xfd2d"];
 
 fn without_driver(pci: &Path) -> Vec<String> {

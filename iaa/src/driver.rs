@@ -49,7 +49,7 @@ pub struct Driver<P: Portal> {
     table: Arc<Table>,
     packer: Packer,
     unpacker: Unpacker,
-    /// What was packed is unpacked to here, and compared.
+    /// The buffer into which packed output is unpacked, to be compared with the input.
     proof: Vec<u8>,
     counters: Counters,
 }
@@ -127,7 +127,7 @@ impl<P: Portal> Driver<P> {
         self.counters
     }
 
-    /// What was counted since this was last asked.
+    /// Returns what was counted since the last call, and counts from 0 again.
     pub fn take_counters(&mut self) -> Counters {
         mem::take(&mut self.counters)
     }
@@ -448,7 +448,7 @@ fn new_states<P: Portal>(portal: &P) -> Shared {
     states
 }
 
-/// What the processor packs and unpacks with.
+/// Makes the packer and the unpacker by which the processor does the work.
 fn coders(table: &Arc<Table>) -> (Packer, Unpacker) {
     let packer = Packer::new(Style::DeflateCanned, Some(Arc::clone(table))).with_window(WINDOW_BYTES);
     (packer, Unpacker::new(Style::DeflateCanned, Some(Arc::clone(table))))

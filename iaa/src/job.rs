@@ -73,7 +73,7 @@ pub fn compress_state(table: &Table) -> Vec<u8> {
     state.as_bytes().to_vec()
 }
 
-/// What a completion record says.
+/// The outcome of a job, as its completion record says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// So many bytes were read and written; the checksum is of what is not packed.
@@ -91,7 +91,7 @@ pub enum Outcome {
     },
     /// The destination is too small.
     Overflow,
-    /// What was to be unpacked is damaged.
+    /// The bytes to be unpacked are damaged.
     BadData,
     Failed(u8),
 }

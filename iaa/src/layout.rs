@@ -1,5 +1,5 @@
-//! What driver and device agree on: descriptors and completion records as in Linux's `include/uapi/linux/idxd.h`, the
-//! engine's state (AECS) as in Linux's `iaa_crypto` driver.
+//! Structures that driver and device agree on: descriptors and completion records as in Linux's
+//! `include/uapi/linux/idxd.h`, the engine's state (AECS) as in Linux's `iaa_crypto` driver.
 
 use std::mem::offset_of;
 
@@ -92,7 +92,7 @@ pub mod status {
     pub const IS_WRITE: u8 = 0x80;
 }
 
-/// What a device says of a job that ended (`struct iax_completion_record`). The status is written last.
+/// The record that a device writes of a job that ended (`struct iax_completion_record`). The status is written last.
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes)]
 #[repr(C, align(64))]
 pub struct Completion {
@@ -154,8 +154,8 @@ const _: () = {
 };
 
 pub const COMPRESS_STATE_BYTES: u32 = 0x620;
-/// As much of the engine's state for decompression as has the codes (1088 bytes in `iaa_crypto`'s canned mode). The device
-/// writes it when it reads a header, and nobody else looks inside.
+/// Bytes of the part of the engine's state for decompression that has the codes (1088 bytes in `iaa_crypto`'s canned
+/// mode). The device writes it when it reads a header, and nobody else looks inside.
 pub const DECOMPRESS_STATE_BYTES: u32 = 0x440;
 /// How the engine's state is aligned.
 pub const STATE_ALIGN: usize = 32;

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use crate::{layout::Descriptor, memory::Shared};
 
-/// What became of a descriptor.
+/// A work queue's answer to a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submitted {
     /// The queue has it. The device may use the memory that it names until its record has a status.

@@ -21,7 +21,7 @@ use crate::{
     portal::{Portal, Submitted},
 };
 
-/// What becomes of a job.
+/// The outcome that a test plans for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Done,
@@ -39,7 +39,7 @@ pub enum Fate {
     Idle,
 }
 
-/// What a device saw.
+/// Counters of a software device: descriptors that came, how they were taken, and bytes that were moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Descriptors that it took, and that it had no room for.

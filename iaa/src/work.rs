@@ -29,7 +29,7 @@ impl Default for Settings {
     }
 }
 
-/// What happened, since the driver was made.
+/// Counters of a driver's work since it was made, or since they were last taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Descriptors that the queue took.

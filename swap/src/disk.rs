@@ -73,15 +73,15 @@ impl SwapHome {
         }
     }
 
-    /// The same home, with a file for packed pages; it is empty yet.
+    /// Adds a file for packed pages to the home; it is empty yet.
     #[must_use]
     pub fn with_packing(self, file: Box<dyn Device>, packing: Packing) -> Self {
         let packed = PackedFile::new(PageFile::new(PACKED_FILE, file), packing.encrypt);
         Self { packed: Some(packed), packing, ..self }
     }
 
-    /// The same home, whose pages an engine packs and unpacks if the codec is [`Codec::Iaa`](crate::Codec::Iaa). Without one the
-    /// processor does.
+    /// Adds an engine, which packs and unpacks the home's pages if the codec is [`Codec::Iaa`](crate::Codec::Iaa).
+    /// Without one the processor does.
     #[must_use]
     pub fn with_engine(mut self, engine: Arc<dyn Engine>) -> Self {
         self.packed = self.packed.map(|packed| packed.with_engine(engine));

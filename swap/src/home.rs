@@ -1,4 +1,4 @@
-//! What a home of pages does.
+//! The operations of a home of pages.
 
 use std::io::Write;
 
@@ -33,7 +33,7 @@ pub trait Home: Send + Sync {
     fn packing(&self) -> String;
     /// Bytes of the home's own storage in use.
     fn stored_bytes(&self) -> u64;
-    /// What the home counts.
+    /// Returns the numbers that the home counts.
     fn stats(&self) -> Vec<Stat>;
     /// Writes down what a home of the same kind needs besides the storage to be opened anew (`docs/swap-format.md`).
     fn persist(&self, to: &mut dyn Write) -> Result<(), TablesError>;

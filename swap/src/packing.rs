@@ -14,7 +14,7 @@ use crate::sampling;
 /// Which coder packs pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Codec {
-    /// What brings pages back soonest from this disk with these processors
+    /// The style that brings pages back soonest from this disk with these processors
     #[default]
     Auto,
     Style(Style),
@@ -73,7 +73,7 @@ impl Default for Packing {
     }
 }
 
-/// What a home counts of its packing.
+/// Counters of a home's packing.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Stores and the like, and packings that were begun; what was packed before one of them is stale.
@@ -94,7 +94,7 @@ pub struct Progress {
 const TELLING_BYTES: u64 = 1 << 20;
 
 impl Progress {
-    /// What was packed until now is stale.
+    /// Counts a change, so that packings that were begun before are stale. Result: the number of changes until now.
     pub fn change(&self) -> u64 {
         self.changes.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -137,7 +137,7 @@ pub struct WrittenSet {
     pub pages: Vec<(PageId, Class)>,
 }
 
-/// What `Home::pack` made of a home's pages, for `Home::adopt`.
+/// The result of `Home::pack`, for `Home::adopt`: sets that were written, and those that stay.
 pub struct Repacked {
     pub(crate) changes: u64,
     pub(crate) written: Vec<WrittenSet>,

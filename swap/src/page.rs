@@ -70,7 +70,7 @@ impl Page {
         Self { id, class: Class::default(), addr }
     }
 
-    /// The same page, of another class.
+    /// Gives the page another class.
     #[must_use]
     pub fn with_class(self, class: Class) -> Self {
         Self { class, ..self }

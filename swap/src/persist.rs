@@ -12,7 +12,7 @@ use crate::tables::{self, Reader};
 const KIND: &[u8; 8] = b"DORMHOME";
 /// Without sets; with them, theirs.
 const VERSION_WITHOUT_SETS: u32 = 1;
-/// What a file's partition has room for: the nonce and the tag of an authenticated cipher.
+/// Bytes that the header reserves for a file: the nonce and the tag of an authenticated cipher.
 const SEAL_BYTES: usize = 12 + 16;
 const RUN_BYTES: u64 = 16;
 const SUM_BYTES: u64 = 4;
@@ -99,7 +99,7 @@ fn damaged(what: &'static str) -> TablesError {
     TablesError::Damaged { what }
 }
 
-/// What the header says.
+/// The header of the tables: how many records there are, and how long the files have to be.
 struct Header {
     runs: u64,
     words: u64,
@@ -147,7 +147,7 @@ fn read_run(from: &mut Reader<'_>, next: PageId, end: PageId) -> Result<Run, Tab
     Ok(Run { first, pages, at: Located { place, class } })
 }
 
-/// What tables say, the sets first.
+/// A record of the tables: sets come first, then pages.
 pub enum Said {
     Set(usize, PackedSet),
     Page(Entry),

@@ -33,7 +33,7 @@ fn memory() -> Memory {
     memory
 }
 
-/// What version 2 wrote: the tables, and the packed file by its pages, without the zeros behind each.
+/// The tables that version 2 wrote. Behind them, `PACKED`: its packed file by its pages, without the zeros behind each.
 const TABLES: &str = "\
      444f524d484f4d45020000000300000000000000010000000000000000000000000000000000000000000000000000000000 \
      0000000000000000000000000000000000000000000000000000000000000000000000000000000000008f00000000000000 \

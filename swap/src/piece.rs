@@ -44,7 +44,7 @@ impl<'a> Piece<'a> {
         Self { range, ..self }
     }
 
-    /// What is left without its first `len` bytes.
+    /// Returns the rest of it, without its first `len` bytes.
     #[must_use]
     pub fn skip(self, len: usize) -> Self {
         let len = self.len().min(len);

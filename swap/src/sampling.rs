@@ -1,4 +1,4 @@
-//! What `auto` chooses: from a sample of the pages, the speed of the disk, and that of the processors.
+//! The choice that `auto` makes: from a sample of the pages, the speed of the disk, and that of the processors.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,10 @@ const PIECE_STEP: usize = 4;
 const PIECE_PAGES: usize = 16;
 /// Fewer pages are not worth a look.
 const PAGES_MIN: usize = 16;
-/// What is tried.
+/// The styles that are tried.
 const STYLES: [Style; 3] = [Style::Lz4, Style::Zstd(Style::ZSTD_LEVEL), Style::DeflateCanned];
 
-/// What is known of the host and the pages.
+/// The facts about the host and the pages that a choice goes by.
 pub struct Host {
     /// The fastest that pages were seen to come from the disk; 0: not seen.
     pub read_bytes_s: u64,
@@ -102,7 +102,7 @@ fn sample(pages: usize, source: &mut dyn Source) -> Result<(Vec<AlignedPage>, u6
     Ok((sample, fastest))
 }
 
-/// What a style does to the sample; `None`: nothing that can be measured.
+/// Measures a style with the sample; `None`: there is nothing that can be measured.
 fn try_out(style: Style, sample: &mut [AlignedPage]) -> Option<codec::Candidate> {
     let bytes: &[u8] = AlignedPage::bytes_mut(sample);
     let step = if bytes.len() > PIECE_STEP * PIECE_PAGES * PAGE_BYTES { PIECE_STEP } else { 1 };

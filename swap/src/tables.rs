@@ -1,5 +1,5 @@
-//! What the tables of all homes have in common as bytes: a kind, a version, and a checksum of the whole. All numbers are
-//! little-endian.
+//! The form that the tables of all homes have in common as bytes: a kind, a version, and a checksum of the whole. All
+//! numbers are little-endian.
 
 use std::ops::RangeInclusive;
 

@@ -165,10 +165,10 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         }
     }
 
-    /// As in the other build; the checker's atomics cannot be made at compile time.
+    /// Makes an allocator as the `new` without loom does, but not at compile time: loom's atomics do not allow that.
     ///
     /// # Safety
-    /// As in the other build.
+    /// The caller keeps the promises that the `new` without loom asks for.
     #[cfg(loom)]
     pub unsafe fn new(base: u64, len: u64, limit_frames: usize, control: C, lock: L) -> Self {
         Self {
@@ -237,7 +237,8 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         self.dec_ref_with(frame, |_| {})
     }
 
-    /// The same; `last` is called with a frame that lost its last reference, right before it is free, with the lock held.
+    /// Drops a reference as [`Self::dec_ref`] does; `last` is called with a frame that lost its last reference, right
+    /// before it is free, with the lock held.
     pub fn dec_ref_with(&self, frame: Frame, mut last: impl FnMut(Frame)) -> Result<bool, RefError> {
         let is_last = self.drop_ref(frame)?;
         if is_last {
@@ -251,7 +252,8 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         self.dec_refs_with(frames, |_| {})
     }
 
-    /// The same; `last` is called with each frame that lost its last reference, right before it is free, with the lock held.
+    /// Drops references as [`Self::dec_refs`] does; `last` is called with each frame that lost its last reference,
+    /// right before it is free, with the lock held.
     pub fn dec_refs_with(
         &self,
         frames: impl IntoIterator<Item = Frame>,

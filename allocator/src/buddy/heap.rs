@@ -24,7 +24,8 @@ impl<L: RawLock> LockedHeap<L> {
         Self::with_ledger(lock, &NOBODY)
     }
 
-    /// As [`LockedHeap::new`], with a ledger of its own that tells whose its pages are.
+    /// Makes a heap without memory as [`LockedHeap::new`] does, with a ledger of its own that tells whose its pages
+    /// are.
     pub const fn with_ledger(lock: L, ledger: &'static Ledger) -> Self {
         Self {
             heap: Lock::new(lock, Heap::empty(ledger)),
@@ -61,8 +62,8 @@ impl<L: RawLock> LockedHeap<L> {
         Some(self.locked(|heap| heap.buddy.alloc(order))?.start)
     }
 
-    /// As [`LockedHeap::alloc_pages`], filled with zeros. Pages that were never used, or were released to the
-    /// host, are not touched for it.
+    /// Allocates pages as [`LockedHeap::alloc_pages`] does, filled with zeros. Pages that were never used, or were
+    /// released to the host, are not touched for it.
     pub fn alloc_zeroed_pages(&self, order: u32) -> Option<NonNull<u8>> {
         let block = self.locked(|heap| heap.buddy.alloc(order))?;
         // SAFETY: the block is fresh and that large.

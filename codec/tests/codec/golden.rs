@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use codec::{Style, Table, TableSet, Unpacker};
 
-/// What was packed: small numbers, words that share bytes, a run.
+/// The piece that was packed: words that share bytes, a run of zeros, and some text.
 fn piece() -> Vec<u8> {
     let words = (0..40_u64).flat_map(|n| (0x7f00_1234_0000 + n * n * 24 + n % 3).to_le_bytes());
     words.chain([0; 90]).chain(*b"the end of it all, and of it").collect()

@@ -37,7 +37,7 @@ pub fn text(len: usize) -> Vec<u8> {
     text
 }
 
-/// As a heap has them: words of a few places near each other, small numbers, nothing.
+/// Words as a heap has them: pointers near each other, small numbers, and zeros.
 pub fn pointers(len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut words = Vec::new();
@@ -165,7 +165,7 @@ pub fn unpacker(way: impl Into<Way>) -> Unpacker {
     Unpacker::new(style, Some(tables))
 }
 
-/// What packs by one table, and what unpacks.
+/// Makes a packer and an unpacker by one table.
 pub fn by_table(table: Arc<Table>) -> (Packer, Unpacker) {
     let packer = Packer::new(Style::DeflateCanned, Some(Arc::clone(&table)));
     (packer, Unpacker::new(Style::DeflateCanned, Some(table)))

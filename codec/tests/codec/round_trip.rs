@@ -1,4 +1,4 @@
-//! What was packed comes back.
+//! Tests that packed pieces come back unchanged.
 
 use codec::{PAGE_BYTES, PIECE_BYTES, Style};
 use proptest::prelude::*;

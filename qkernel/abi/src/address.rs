@@ -59,7 +59,7 @@ impl AddressPrefix {
         bytes
     }
 
-    /// The same read; `None`: it is none.
+    /// Reads a prefix as [`Self::to_bytes`] writes it; `None`: the bytes are none.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (address, bits) = bytes.split_first_chunk()?;
         Self::v6(*address, u32::from_le_bytes(bits.try_into().ok()?))

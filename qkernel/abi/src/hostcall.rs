@@ -447,8 +447,8 @@ pub const EVENT_FLAG_HELD: u32 = 2;
 /// In the `flags` of [`EVENT_HIBERNATE`]: [`REPORT_IDLE_TIMEOUT`] is its reason. What has come since withdraws it: it is answered as one
 /// that a later request overtook ([`HIBERNATE_CANCELLED`]).
 pub const EVENT_FLAG_IDLE: u32 = 4;
-/// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
-/// sandbox: [`REPORT_IDLE`] tells when that is done with.
+/// The working set comes back, and then everything goes on as with [`EVENT_RESUME`]. With `flags` = 1 for something
+/// that has come for the sandbox: [`REPORT_IDLE`] tells when that is done with.
 pub const EVENT_WAKE: u32 = 20;
 /// A process is to come in from outside: `token`: its id, `value`: bytes that [`EXEC_TAKE`] needs at most. It is a wake
 /// event: a later [`EVENT_HIBERNATE`] may overtake the [`EVENT_WAKE`] that the VMM sends with it.
@@ -464,7 +464,8 @@ pub const EVENT_CREATE: u32 = 23;
 pub const EVENT_LIMIT: u32 = 24;
 /// The processes of the container `token` are asked for. Answered by [`REPORT_PROCESSES`].
 pub const EVENT_PROCESSES: u32 = 25;
-/// What the container `token` uses is asked for. `value`: the request's number. Answered by [`REPORT_USAGE`].
+/// The usage of resources of the container `token` is asked for. `value`: the request's number. Answered by
+/// [`REPORT_USAGE`].
 pub const EVENT_USAGE: u32 = 26;
 /// With `flags` = 1 every task of the container `token` rests at the user boundary, and nothing is done about signals but
 /// `SIGKILL`, until one with `flags` = 0. `value`: the request's number, which grows; a smaller one is out of date. Answered

@@ -8,7 +8,7 @@
 pub const PAGE_SHIFT: u32 = 12;
 /// The page size in bytes.
 pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
-/// The same as a length in memory.
+/// The page size in bytes, as a length in memory.
 pub const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
 
 /// Kernel memory: ELF image, boot information, buddy heap, page tables, stacks. Never visible to applications.

@@ -20,7 +20,7 @@ pub enum ContainerLimit {
     CpuPeriod = 5,
     /// The part of the processors against others, 1 to 10000. Only shown.
     CpuWeight = 6,
-    /// The same as the kernel enforces it against the pod's other containers, 2 to 262144.
+    /// The part of the processors against the pod's other containers, 2 to 262144. The kernel enforces it.
     CpuShares = 7,
 }
 

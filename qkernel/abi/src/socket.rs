@@ -57,7 +57,7 @@ pub struct Message {
     pub control_phys: u64,
     /// Length (to send) or room (to receive) of the address; after [`SOCK_RECEIVE`] its length.
     pub name_len: u32,
-    /// The same of the control data.
+    /// Length (to send) or room (to receive) of the control data in bytes; after [`SOCK_RECEIVE`] its length.
     pub control_len: u32,
 }
 pin_layout!(

@@ -46,7 +46,7 @@ pub(crate) fn open_by(number: u32, args: [u64; 6]) -> Result<Handle> {
     if rest == 0 { Ok(handle) } else { Err(Errno::EIO) }
 }
 
-/// As [`open_by`], of a call that answers something in the result's upper half beside.
+/// Performs a hostcall that makes a handle, as [`open_by`] does, and returns the upper half of its result as well.
 pub(crate) fn open_by_with_rest(number: u32, args: [u64; 6]) -> Result<(Handle, u32)> {
     let open = || {
         let charge = handles::charge()?;

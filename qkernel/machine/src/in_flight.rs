@@ -15,8 +15,8 @@ use crate::platform;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
 
-/// What is to be done when the operation has ended, with its result as a hostcall gives it. Called on any CPU, without a
-/// lock held; must not sleep.
+/// The function that is called with an operation's result, as a hostcall gives it, when the operation has ended. It is
+/// called on any CPU, without a lock held, and must not sleep.
 pub type Completion = Box<dyn FnOnce(i64) + Send>;
 
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);

@@ -151,7 +151,7 @@ mod checked {
             of_cpu(|held| held.remove(self.0));
         }
 
-        /// As [`Self::expect_spin`], for a mutex.
+        /// The mutex is about to be waited for. `beside`: the caller has an order among those of one rank.
         #[track_caller]
         pub fn expect_mutex(self, beside: bool) {
             // All spin locks stand below all mutexes.
@@ -160,7 +160,7 @@ mod checked {
             of_task(|held| held.expect_above(self, beside, at));
         }
 
-        /// As [`Self::hold_spin`], for a mutex.
+        /// The mutex is taken, and the current task holds it as long as the result lives.
         #[track_caller]
         pub fn hold_mutex(self) -> HeldMutex {
             let at = Location::caller();

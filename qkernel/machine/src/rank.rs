@@ -79,11 +79,12 @@ pub enum Rank {
     Mounts,
     /// The System V objects of one kind, or the names of message queues.
     Ipc,
-    /// What the host has to tell of watched files. Held while it is read and told.
+    /// The host's events of watched files. Held while they are read and told.
     Feed,
     /// Who watches which file.
     Watches,
-    /// What the host has locked of a file for the sandbox. Held while it is asked to, which takes no time.
+    /// The locks of a file that the host holds for the sandbox. Held while the host is asked for them, which takes no
+    /// time.
     HostLocks,
     /// The state of one thing. Inside, only values as below and locks of the machine are taken.
     Leaf,

@@ -129,9 +129,9 @@ pub fn send_file(socket: &Handle, file: &Handle, offset: u64, len: usize) -> Res
 pub struct Receive {
     /// `MSG_*` in and out.
     pub flags: u32,
-    /// As long as there is room; then as long as the address.
+    /// The address: before the call as long as there is room for it, then as long as the address is.
     pub address: Vec<u8>,
-    /// As long as there is room; then as long as the control data.
+    /// The control data: before the call as long as there is room for them, then as long as they are.
     pub control: Vec<u8>,
     /// Bytes the message has (with `MSG_TRUNC` maybe more than there was room for).
     pub full: usize,

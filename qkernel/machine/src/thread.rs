@@ -21,7 +21,7 @@ pub struct Thread {
     is_context_lent: AtomicBool,
     /// The memory it sees. Replaced by `execve(2)`, dropped when it ends.
     aspace: SpinLock<Option<Arc<AddressSpace>>>,
-    /// The same, for the thread itself.
+    /// The memory it sees, for the thread itself, which needs no lock to use it.
     own_aspace: AtomicPtr<AddressSpace>,
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn stack_limit() -> u64 {
     UPCALLS.get().map_or(u64::MAX, |upcalls| (upcalls.stack_limit)())
 }
 
-/// The same.
+/// The current task's limit of locked memory in bytes; there is none before the kernel is registered.
 pub(crate) fn lock_limit() -> u64 {
     UPCALLS.get().map_or(u64::MAX, |upcalls| (upcalls.lock_limit)())
 }

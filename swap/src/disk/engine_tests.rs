@@ -80,7 +80,7 @@ fn without_an_engine_nothing_is_counted_of_one() {
     assert!(!world.home.stats().iter().any(|stat| stat.name.starts_with("iaa_")));
 }
 
-/// What a device packs the processor packs to the same bytes, within the device's window, and unpacks.
+/// The processor packs pages to the same bytes as a device does, within the device's window, and unpacks the device's.
 #[test]
 fn device_and_processor_write_the_same_file() {
     let file = |mut world: World| {

@@ -354,7 +354,7 @@ fn names_are_read_as_they_are_written() {
     );
 }
 
-/// What happens to a home.
+/// A step in the life of a home under test.
 #[derive(Clone, Debug)]
 enum Step {
     /// Pages from here on, so many, with contents of this seed; the first so many are the working set.

@@ -142,7 +142,7 @@ impl SwapHome {
             && Home::stored_bytes(self).saturating_add(bytes) > self.limit_bytes / 2
     }
 
-    /// What is left of the limit.
+    /// Returns how many bytes of the limit are left.
     fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(Home::stored_bytes(self))
     }
@@ -389,7 +389,7 @@ impl SwapHome {
         true
     }
 
-    /// What is counted of packing; nothing, if there is none.
+    /// Returns the counters of packing; none, if the home has no packed file.
     pub(crate) fn packing_stats(&self) -> Vec<Stat> {
         let Some(packed) = &self.packed else { return Vec::new() };
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -34,7 +34,7 @@ pub struct PackedFile {
     /// would have it, too.
     key: Option<OnceLock<Key>>,
     unpack_ns: AtomicU64,
-    /// What packs and unpacks sets that are packed for it; `None`: the processor does.
+    /// The engine that packs and unpacks sets that are packed for one; `None`: the processor does.
     engine: Option<Arc<dyn Engine>>,
     /// Partitions that the processor unpacked again, since what the engine made of them had other checksums.
     redone: AtomicU64,
@@ -68,7 +68,7 @@ impl PackedFile {
         self.engine.as_deref().filter(|_| layout.for_engine)
     }
 
-    /// What the engine counts, if there is one.
+    /// Returns the engine's counters, and how many partitions the processor did again for it; none without an engine.
     pub fn engine_counters(&self) -> Vec<(&'static str, u64)> {
         let Some(engine) = &self.engine else { return Vec::new() };
         let redone = ("iaa_redone", self.redone.load(Ordering::Relaxed));
@@ -172,7 +172,7 @@ impl PackedFile {
         first.checked_add(pages).map(|_| first)
     }
 
-    /// What was written to a region in vain: gives back what of it no set has.
+    /// Gives back the parts of a region that belong to no set: it was written in vain.
     pub fn give_up(&self, region: Range<u32>) {
         let mut taken: Vec<Range<u32>> = self.sets().map(|(_, set)| set.region()).collect();
         taken.sort_unstable_by_key(|region| region.start);

@@ -121,7 +121,7 @@ impl PackedFile {
         Ok((pages * PAGE_BYTES) as u64)
     }
 
-    /// What unpacks this set's partitions.
+    /// Returns a bench that unpacks this set's partitions: an idle one that fits, or a new one.
     fn bench(&self, set: &PackedSet) -> Bench {
         let mut benches = self.benches.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = benches.iter().position(|bench| bench.fits(set)).map(|at| benches.remove(at));
@@ -150,7 +150,8 @@ impl PackedFile {
         Ok(())
     }
 
-    /// What is stored of a partition, without its seal. `bytes` begin at `begin` of the file.
+    /// Returns the stored bytes of a partition without its seal, which is checked. `bytes` begin at `begin` of the
+    /// file.
     fn open<'a>(&self, one: &Wanted<'_>, begin: u64, bytes: &'a mut [u8]) -> Result<&'a [u8], SwapError> {
         let at = |offset: u64| usize::try_from(offset - begin).unwrap_or(usize::MAX);
         let stored = &mut bytes[at(one.partition.bytes.start)..at(one.partition.bytes.end)];

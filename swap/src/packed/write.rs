@@ -45,7 +45,7 @@ pub enum Outcome {
     NoRoom,
 }
 
-/// What is packed and not written yet.
+/// Writes one set to a packed file; it holds the bytes that are packed and not written yet.
 struct Writer<'a> {
     file: &'a PackedFile,
     set: PackedSet,

@@ -212,7 +212,8 @@ pub fn check(bytes: usize) -> Result<()> {
     if owners::fits(bytes) && SANDBOX.has_room(bytes) { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
-/// The same for a name in the cache, which may go a little beyond: it is dropped with the others once that is used up.
+/// Checks as [`check`] does, but for a name in the cache, which may exceed the limits by `NAMES_BYTES`: once that is used up
+/// the caches are shrunk, and names are dropped with the rest.
 pub fn check_name(bytes: usize) -> Result<()> {
     let fits =
         || owners::fits_beyond(bytes, NAMES_BYTES) && SANDBOX.fits(bytes, frames::in_use(), NAMES_BYTES);

@@ -18,16 +18,17 @@ use crate::sched;
 /// Pages that are brought in until others are let run.
 const POPULATE_BATCH: u32 = 256;
 
-/// What a program says about a range.
+/// Advice that a program gives about a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// Something that changes nothing here.
     Nothing,
-    /// The same, which locked memory forbids.
+    /// Something that changes nothing here, and that locked memory forbids.
     Cold,
     /// The pages go: private ones read as zeros or the file's content again. Those of locked mappings only if it says so.
     Discard { even_locked: bool },
-    /// The same of memory without a file, at any time.
+    /// The pages of private memory without a file may go at any time, unless it is locked: they go at once, as with
+    /// `Discard`.
     Free,
     /// Children get none of it, or all.
     Inherit(bool),

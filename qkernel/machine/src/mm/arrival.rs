@@ -42,7 +42,7 @@ impl How {
 pub(super) struct Arrival {
     /// Their numbers.
     claimed: Vec<u32>,
-    /// The same, for the host, which overwrites those that do not come.
+    /// The frames' numbers again, for the host, which overwrites those that do not come.
     list: Vec<u32>,
     /// References that are held until the frames have landed.
     held: Vec<FrameRef>,
@@ -68,7 +68,8 @@ impl Arrival {
         Self::made(frames::index(frame).into_iter(), |_| Some(None))
     }
 
-    /// As [`Self::claim_all`], by number, where no task runs that could release one.
+    /// Claims frames as [`Self::claim_all`] does, by number and without references: no task runs that could release
+    /// one.
     fn of_set(list: &[u32]) -> Option<Self> {
         Self::made(list.iter().copied(), |_| Some(None))
     }

@@ -181,7 +181,7 @@ impl State {
         all.push(state);
     }
 
-    /// What others do: unmap the page, take the frame, freeze the sandbox and store its pages.
+    /// Adds the states after others' steps: unmap the page, take the frame, freeze the sandbox and store its pages.
     fn change(&self, rules: Rules, all: &mut Vec<State>) {
         if self.is_frozen {
             let mut state = self.clone();

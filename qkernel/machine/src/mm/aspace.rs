@@ -89,7 +89,7 @@ pub struct Space {
     /// This attempt has waited for content of any kind.
     pub(super) is_retry: bool,
     pub(super) sites: Sites,
-    /// What the program was promised.
+    /// The memory that the program was promised.
     pub(super) promise: Promise,
     /// Flags of new mappings: how they are locked (`MCL_FUTURE`).
     pub(super) future_locks: VmaFlags,
@@ -229,7 +229,8 @@ impl AddressSpace {
         }
     }
 
-    /// The same ahead of time, unless somebody is at it. For an idle CPU, which may not sleep.
+    /// Has the stub carry out what is queued, as [`Self::flush_mirror`] does, but ahead of time, and unless somebody is
+    /// at it. For an idle CPU, which may not sleep.
     pub(super) fn flush_mirror_if_free(&self) {
         let Some(mut queued) = self.mirror.try_lock() else { return };
         if queued.is_empty() {

@@ -89,7 +89,7 @@ impl From<Fault> for Stop {
 }
 
 impl Stop {
-    /// The same of a touch of `addr`.
+    /// Makes an error the fault of a touch of `addr`; other reasons remain.
     pub fn at(self, addr: u64) -> Self {
         match self {
             Self::Failed(error) => Self::Fault(fault_of(error, addr)),

@@ -1,4 +1,4 @@
-//! What programs were promised: memory that they mapped and may touch at any time (`vm.overcommit_memory`).
+//! Memory that programs were promised: they mapped it and may touch it at any time (`vm.overcommit_memory`).
 //!
 //! Mapping takes no memory, so more may be promised than there is. Each owner has a mode that says how much more, and a count
 //! of the pages that were promised: those of private mappings that may be written, and shared memory without a file. Who
@@ -11,7 +11,7 @@ use super::{frames, owners};
 use crate::errno::{Errno, Result};
 use crate::owner::{self, OWNERS, Owner};
 
-/// What `vm.overcommit_memory` says.
+/// The mode of `vm.overcommit_memory`: which promises are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Mode {

@@ -53,8 +53,9 @@ pub fn are_wanted() -> bool {
     !OFF.load(Ordering::Relaxed)
 }
 
-/// What two views of one file show alike, however they name it: overlays of the same layers show one number and one set of
-/// times, on devices of their own. Nobody can set the time of the last change, so no file can be made to look like another.
+/// Attributes that two views of one file have alike, however they name it: overlays of the same layers show one number
+/// and one set of times, on devices of their own. Nobody can set the time of the last change, so no file can be made to
+/// look like another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Likeness {
     pub ino: u64,
@@ -64,7 +65,7 @@ pub struct Likeness {
 }
 
 impl Likeness {
-    /// What the host tells of a file.
+    /// The likeness of a file, from the attributes that the host tells of it.
     pub fn of(stat: &HostStat) -> Self {
         let HostStat { ino, size, mtime_ns, ctime_ns, .. } = *stat;
         Self { ino, size, mtime_ns, ctime_ns }
@@ -89,7 +90,7 @@ pub fn are_in_common() -> bool {
     IN_COMMON.load(Ordering::Relaxed)
 }
 
-/// What a file was when its pages were copied: whoever changes it changes one of these.
+/// The version of a file when its pages were copied: whoever changes the file changes one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     pub dev: u64,

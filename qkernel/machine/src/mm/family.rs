@@ -11,7 +11,7 @@ const WRITTEN_MAX: usize = 16;
 /// After so many forks the pages are learned anew.
 const FORKS: u32 = 64;
 
-/// What an address space and its copies have in common.
+/// The pages that an address space and its copies write after forks, as far as they are known.
 pub(super) struct Family(SpinLock<Written>);
 
 #[derive(Clone, Copy, Default)]

@@ -27,9 +27,9 @@ use crate::upcall;
 const FIRST_WINDOW_PAGES: u32 = 4;
 /// Pages on each side that a mirror miss or a copy-on-write looks at.
 const NEIGHBOURS: u64 = 31;
-/// What a mapping shows of a file is mirrored so many pages to each side …
+/// Pages to each side that a mirror miss in a mapping of a host file mirrors, too, as far as they are present.
 const WIDE_PAGES: u64 = 512;
-/// … by so many operations.
+/// Operations by which the pages of one side ([`WIDE_PAGES`]) are mirrored, at most.
 const WIDE_PIECES: usize = 3;
 /// Pages of a scan that the host brings back by one operation (512 KiB); it carries out several at once.
 const SCAN_PAGES: u64 = 128;
@@ -431,7 +431,8 @@ impl Space {
         }
     }
 
-    /// The same ahead of a touch: of pages around one that will be written only those that can be.
+    /// Maps pages into the stub as [`Self::mirror`] does, but ahead of a touch: of pages around one that will be
+    /// written only those that can be.
     fn mirror_ahead(&mut self, page: u64, around: Around, access: Access) {
         if access == Access::Write {
             let around = (around.0, around.1.max(page + PAGE));

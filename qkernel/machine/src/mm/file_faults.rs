@@ -23,7 +23,8 @@ use crate::sched;
 
 /// Pages that a fault copies and maps, at most; aligned.
 const AROUND_PAGES: u64 = 32;
-/// The same for a file that one address space uses: the faults that more would save cost no more than pages that nobody needs.
+/// Pages that a fault copies and maps, at most, of a file that one address space uses: the faults that more would save
+/// cost no more than pages that nobody needs.
 const ALONE_PAGES: u64 = 8;
 /// Of a file with so many bytes of copies much is needed.
 const MUCH_BYTES: u64 = 2 << 20;
@@ -74,8 +75,8 @@ impl Touched<'_> {
         Ok(Some(frame))
     }
 
-    /// What the host has to read for pages from `start` on. If `cached`, and they could not be had without waiting for a disk,
-    /// they are to be waited for without the space's lock, once.
+    /// Checks the result of a read of the file's pages from `start` on. If `cached`, and they could not be had without
+    /// waiting for a disk, the answer is to wait for them without the space's lock, once.
     fn check_warm(&self, read: Result<(), Errno>, cached: bool, start: u64) -> Result<(), Stop> {
         match read {
             Err(Errno::EAGAIN) if cached => {
@@ -231,7 +232,8 @@ impl Space {
         copies.store().frame_in_memory(vma.object_offset(addr) / PAGE).is_some_and(|frame| is_there(&frame))
     }
 
-    /// The same in these frames, one after the other; there may be fewer.
+    /// Makes pages around one its own as [`Self::own_data`] does, by copies in these frames, one after the other; there may
+    /// be fewer frames than pages.
     fn own_data_in(
         &mut self,
         vma: &Vma,

@@ -47,7 +47,7 @@ static GIVE_BACK: GiveBack = GiveBack {
 struct GiveBack {
     /// The timer is armed, or fires.
     is_armed: AtomicBool,
-    /// What the last pass left, or less.
+    /// Pages that the last pass left, or that are held now if those are fewer.
     left_pages: AtomicUsize,
     /// Pages that went back so far.
     given_pages: AtomicU64,
@@ -63,7 +63,7 @@ struct Work {
     last: Last,
 }
 
-/// What is to go back still, in pages.
+/// The state of a pass: how many pages are to go back still, and where it stands.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 struct Pass {
     frames: usize,

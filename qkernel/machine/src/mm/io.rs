@@ -110,7 +110,8 @@ impl<'a> IoBuf<'a> {
         unsafe { self.fill_from(from.as_ptr(), from.len()) }
     }
 
-    /// The same from memory that programs may change meanwhile: it is copied, and never referred to.
+    /// Fills the buffer as [`Self::fill`] does, but from memory that programs may change meanwhile: it is copied, and
+    /// never referred to.
     ///
     /// # Safety
     /// `from` is in reach of the kernel, and readable for `len` bytes.
@@ -148,7 +149,7 @@ impl<'a> IoBuf<'a> {
         unsafe { self.drain_to(to.as_mut_ptr(), to.len()) }
     }
 
-    /// The same to memory that programs may see.
+    /// Drains the buffer as [`Self::drain`] does, but to memory that programs may see.
     ///
     /// # Safety
     /// `to` is in reach of the kernel, and writable for `len` bytes.

@@ -169,7 +169,7 @@ pub enum Remap {
     Fixed(u64),
     /// The pages move, to there if it is free; the mapping stays, empty (`MREMAP_DONTUNMAP`).
     Kept(u64),
-    /// The same, exactly there.
+    /// The pages move as with `Kept`, exactly there.
     FixedAndKept(u64),
 }
 

@@ -162,7 +162,7 @@ pub struct PageStore {
     is_sealed: AtomicBool,
     /// Held while that is decided, and while a mapping is made that may be written through.
     sealing: Mutex<()>,
-    /// What it holds, as the host is told: [`hc::CLASS_STORE`], or [`hc::CLASS_FILE`].
+    /// The class of its content, for the host: [`hc::CLASS_STORE`], or [`hc::CLASS_FILE`].
     class: u8,
 }
 
@@ -219,7 +219,7 @@ impl PageStore {
         Self::with_quota(size, None)
     }
 
-    /// As [`Self::new`]; its pages count against `quota`.
+    /// Makes an empty store of `size` bytes, all holes, whose pages count against `quota`.
     pub fn with_quota(size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
         Self::of_class(hc::CLASS_STORE, size, quota, None)
     }
@@ -262,7 +262,7 @@ impl PageStore {
         }
     }
 
-    /// What it holds: [`hc::CLASS_STORE`], or [`hc::CLASS_FILE`].
+    /// The class of its content: [`hc::CLASS_STORE`], or [`hc::CLASS_FILE`].
     pub fn class(&self) -> u8 {
         self.class
     }
@@ -307,7 +307,7 @@ impl PageStore {
         Ok(frame)
     }
 
-    /// The same, whose content may be away.
+    /// Gives the frame of a page as [`Self::frame`] does, but its content may be away.
     pub(super) fn frame_anywhere(&self, index: u64) -> Result<FrameRef> {
         let mut pages = self.pages.lock();
         let frame = match pages.get(index) {
@@ -336,7 +336,7 @@ impl PageStore {
         Ok(frame)
     }
 
-    /// The same, whose content may be away.
+    /// Gives the frame of a page as [`Self::frame_if_present`] does, but its content may be away.
     pub(super) fn frame_anywhere_if_present(&self, index: u64) -> Result<Option<FrameRef>> {
         self.pages.lock().get(index).map(FrameRef::share).transpose()
     }
@@ -356,7 +356,8 @@ impl PageStore {
         found
     }
 
-    /// The same, of a page whose content need not be brought back first; without any wait.
+    /// Gives the frame of page `index` with a reference, if its content is in memory; without any wait. `None`: it is a
+    /// hole, its content is away, or its references are full.
     pub(super) fn frame_in_memory(&self, index: u64) -> Option<FrameRef> {
         let pages = self.pages.lock();
         let frame = pages.get(index).filter(|frame| !residency::is_swapped(*frame))?;
@@ -403,7 +404,7 @@ impl PageStore {
         frames::drop_refs(pages.iter().map(|(_, frame)| frame));
     }
 
-    /// The same with pages that nobody else refers to.
+    /// Makes holes of the pages that nobody else refers to.
     pub(super) fn forget_unused(&self) {
         let mut pages = self.pages.lock();
         let before = pages.count();
@@ -517,7 +518,7 @@ impl PageStore {
         Ok(())
     }
 
-    /// As long as the guard lives the store is sealed, or not, as it says.
+    /// Whether the store is sealed, and a guard: as long as it lives, that does not change.
     pub(super) fn hold_seal(&self) -> (bool, MutexGuard<'_, ()>) {
         let sealing = self.sealing.lock();
         (self.is_sealed.load(Ordering::Relaxed), sealing)

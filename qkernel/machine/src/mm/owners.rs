@@ -1,4 +1,4 @@
-//! What each owner of memory has, and may have: a container's part of the sandbox's account.
+//! The memory that each owner has, and may have: a container's part of the sandbox's account.
 //!
 //! An owner's frames and kernel memory beyond an allowance stay within its limit, as the sandbox's do within the sandbox's
 //! ([`super::account`]). Its kernel memory alone is bounded like the sandbox's, too, so that containers whose limits fit into
@@ -22,7 +22,7 @@ const OVERDRAFT_BYTES: usize = 4 << 20;
 /// No limit but the sandbox's.
 const UNLIMITED: usize = usize::MAX;
 
-/// What one owner has. Rows are counted up and down by several CPUs, so each has a cache line of its own.
+/// The account of one owner. Rows are counted up and down by several CPUs, so each has a cache line of its own.
 #[repr(align(64))]
 struct Row {
     is_taken: AtomicBool,
@@ -277,7 +277,7 @@ pub(super) fn would_get_frame(owner: Owner) -> bool {
     charged == 1
 }
 
-/// What an owner was charged for has been allocated.
+/// Notes the owner's peak, once the frames that it was charged for have been allocated.
 pub(super) fn note_peak(owner: Owner) {
     row(owner).note_peak();
 }

@@ -49,11 +49,11 @@ impl Entry {
     pub const fn holds_page(self) -> bool {
         self.has(Self::PRESENT | Self::KEPT | Self::SWAPPED)
     }
-    /// The same entry once its page's content is in the swap file: never present.
+    /// Gives the entry that it becomes once its page's content is in the swap file: never present.
     pub const fn swapped(self) -> Self {
         Self((self.0 & !Self::PRESENT) | Self::SWAPPED)
     }
-    /// The same entry once the content is back.
+    /// Gives the entry that it becomes once its page's content is back: present, unless the mapping forbids all access.
     pub const fn brought_in(self) -> Self {
         let present = if self.has(Self::KEPT) { 0 } else { Self::PRESENT };
         Self((self.0 & !Self::SWAPPED) | present)

@@ -29,8 +29,8 @@ const VECTOR_INVALID_OPCODE: u32 = 6;
 const VECTOR_ALIGNMENT: u32 = 17;
 
 impl AddressSpace {
-    /// What a program may see of registers that are about to be its signal handler's, or that another address space goes on
-    /// with: nothing of slots.
+    /// Takes slots out of registers that a program may see: those that are about to be its signal handler's, or that
+    /// another address space goes on with.
     pub fn hide_slots(&self, regs: &mut UserRegs) {
         if is_slot(regs.rip) {
             self.lock().leave_slot(regs, false);
@@ -54,7 +54,8 @@ impl AddressSpace {
         }
     }
 
-    /// What a trap means for a program that knows nothing of patches.
+    /// Gives the trap that a program would have caused that knows nothing of patches, and corrects the registers
+    /// likewise.
     pub fn correct(&self, regs: &mut UserRegs, trap: Trap) -> Trap {
         let in_slots = is_slot(regs.rip);
         match trap {
@@ -284,7 +285,7 @@ fn read_frame(phys: u64, to: &mut [u8]) {
     unsafe { arch::copy_bytes(to.as_mut_ptr(), platform::ptr::<u8>(phys), to.len()) };
 }
 
-/// The same the other way.
+/// Writes to a guest-physical address, inside one frame that is this address space's alone.
 fn write_frame(phys: u64, from: &[u8]) {
     // SAFETY: as in `read_frame`; the frame is this address space's alone.
     unsafe { arch::copy_bytes(platform::ptr::<u8>(phys), from.as_ptr(), from.len()) };

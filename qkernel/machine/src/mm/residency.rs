@@ -98,7 +98,7 @@ impl Residency {
         }
     }
 
-    /// What was claimed came, or did not and is absent still.
+    /// Ends claims of frames: their content came (true), or did not, and is absent still.
     fn land(&self, landed: impl Iterator<Item = (u32, bool)>) {
         let _claims = self.claims.lock();
         for (index, came) in landed {
@@ -204,7 +204,7 @@ pub(super) fn claim<R>(
     RESIDENCY.claim(wanted, holds, claimed);
 }
 
-/// What was claimed has come, or not. The claims are over; [`wake`] tells those who wait.
+/// Ends claims of frames, whether their content has come (true) or not. [`wake`] tells those who wait.
 pub(super) fn land(landed: impl Iterator<Item = (u32, bool)>) {
     RESIDENCY.land(landed);
 }

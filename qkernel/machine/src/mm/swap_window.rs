@@ -14,7 +14,7 @@ const SCAN_MAX: u64 = 1024;
 /// A touch so far behind the end of the last window goes on with it: some pages in between need no bringing back.
 const SCAN_GAP: u64 = 16;
 
-/// What was touched last in a mapping, and how much came with it.
+/// The last touch in a mapping, and how much came with it.
 #[derive(Clone, Default)]
 pub struct SwapWindow {
     last: u64,

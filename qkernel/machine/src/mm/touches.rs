@@ -22,8 +22,8 @@ const KEEP_PROBES: u8 = 2;
 const NEW_PROBES: u8 = KEEP_PROBES - 1;
 /// Each member is probed in one of so many wakes: a small part costs a wake little.
 const PARTS: u32 = 64;
-/// The same in a round of wakes with a set that was made of faults without REAP, or that has grown by half: the sooner it
-/// shrinks, the fewer wakes bring back what nobody uses.
+/// Each member is probed in one of so many wakes in a round of wakes with a set that was made of faults without REAP,
+/// or that has grown by half: the sooner it shrinks, the fewer wakes bring back what nobody uses.
 const QUICK_PARTS: u32 = 8;
 /// Sequences of touches that are followed at the same time, and most bytes that come with one touch of them.
 const SEQUENCES: usize = 8;
@@ -64,7 +64,7 @@ impl Touch {
         if self.space == NO_SPACE { (NO_SPACE, self.frame as u64) } else { (self.space, self.page) }
     }
 
-    /// The same `i` pages on.
+    /// The touch of the page that lies `i` pages further on.
     const fn after(&self, i: u32) -> Self {
         let page = if self.space == NO_SPACE { self.page } else { self.page + i as u64 * PAGE };
         Self { frame: self.frame.saturating_add(i), page, ..*self }
@@ -237,7 +237,7 @@ impl WorkingSet {
         page..page + bytes
     }
 
-    /// What the wake that begins probes.
+    /// Chooses the part of the pages that the wake that begins probes.
     fn next_probe(&mut self) -> Probe {
         let len = self.members.len();
         if len == 0 {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     impl WorkingSet {
-        /// What storing the next set does; result: its frames.
+        /// Goes on to the next set as storing it does; result: its frames.
         fn turn(&mut self, probe: Probe) -> Vec<u32> {
             let next = self.next(probe, same);
             (self.members, self.touched) = (Members::of(&next), Vec::new());

@@ -141,7 +141,7 @@ impl AddressSpace {
         unsafe { self.copy_to(addr, to.as_mut_ptr(), to.len()) }
     }
 
-    /// The same to memory that programs may see.
+    /// Copies from user memory as [`Self::copy_in`] does, but to memory that programs may see.
     ///
     /// # Safety
     /// `base` is in reach of the kernel, and writable for `len` bytes.
@@ -150,7 +150,7 @@ impl AddressSpace {
         unsafe { self.copy_to_by(addr, base, len, Space::reach) }
     }
 
-    /// The same, which gets at pages by `reach`.
+    /// Copies as [`Self::copy_to`] does, and gets at pages by `reach`.
     ///
     /// # Safety
     /// As for [`Self::copy_to`].
@@ -179,7 +179,7 @@ impl AddressSpace {
         unsafe { self.copy_from(addr, from.as_ptr(), from.len()) }
     }
 
-    /// The same from memory that programs may change meanwhile.
+    /// Copies to user memory as [`Self::copy_out`] does, but from memory that programs may change meanwhile.
     ///
     /// # Safety
     /// `base` is in reach of the kernel, and readable for `len` bytes.
@@ -188,7 +188,7 @@ impl AddressSpace {
         unsafe { self.copy_from_by(addr, base, len, Space::reach) }
     }
 
-    /// The same, which gets at pages by `reach`.
+    /// Copies as [`Self::copy_from`] does, and gets at pages by `reach`.
     ///
     /// # Safety
     /// As for [`Self::copy_from`].

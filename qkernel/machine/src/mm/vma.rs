@@ -65,7 +65,7 @@ bitflags! {
         const COPIED = 512;
         /// The slots of patched call sites.
         const SLOTS = 1024;
-        /// What there was of its file when it was first touched is mapped.
+        /// The pages of its file that were in memory when it, or a mapping beside it, was first touched are mapped.
         const SHOWN = 2048;
         /// A System V segment (`shmat(2)`).
         const SEGMENT = 4096;
@@ -81,7 +81,7 @@ bitflags! {
 }
 
 impl VmaFlags {
-    /// What `mlock(2)` sets.
+    /// The flags that `mlock(2)` sets.
     pub const LOCKS: Self = Self::LOCKED.union(Self::LOCK_ON_FAULT);
 
     /// The mode of the memory policy.
@@ -89,7 +89,7 @@ impl VmaFlags {
         (self & Self::POLICY).bits() >> POLICY_SHIFT
     }
 
-    /// The same with another mode, of which three bits count.
+    /// Gives these flags another mode of the memory policy, of which three bits count.
     #[must_use]
     pub fn with_policy(self, mode: u32) -> Self {
         (self - Self::POLICY) | (Self::from_bits_retain(mode << POLICY_SHIFT) & Self::POLICY)

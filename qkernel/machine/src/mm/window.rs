@@ -56,7 +56,7 @@ pub struct HostFileMap {
     uncopied: AtomicBool,
     /// Of the content that is copied; 0: unknown.
     version: AtomicU64,
-    /// What the file was at first, if copies of it may be kept.
+    /// The file's version at first, if copies of it may be kept.
     settled: Option<Version>,
     /// Path for `/proc/PID/maps`.
     pub(super) label: Once<Box<[u8]>>,

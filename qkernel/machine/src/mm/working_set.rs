@@ -125,7 +125,7 @@ pub fn help() {
     make_present(true);
 }
 
-/// The same; `maps`: the stubs are to map them at once, and not only when they run.
+/// Makes entries present as [`help`] does; `maps`: the stubs are to map them at once, and not only when they run.
 fn make_present(maps: bool) {
     if HIDDEN_COUNT.load(Ordering::SeqCst) == 0 {
         return;

@@ -24,7 +24,7 @@ impl Quota {
     }
 }
 
-/// What became of an owner's limit so far.
+/// Counters of how an owner's limit has held it up so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttling {
     /// Periods in which the owner had something to do, and those in which it had to wait.
@@ -33,7 +33,7 @@ pub struct Throttling {
     pub throttled_ns: u64,
 }
 
-/// What there is for an owner.
+/// The processor time that is left for an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     Unlimited,
@@ -94,7 +94,7 @@ impl Budget {
         }
     }
 
-    /// What there is now. Begins and ends waits.
+    /// Returns the time that is left now. Begins and ends waits.
     pub fn look(&mut self, now_ns: u64) -> Left {
         let Some(quota) = self.quota else { return Left::Unlimited };
         if let Some(wait) = self.wait.filter(|wait| now_ns < wait.until_ns) {

@@ -28,7 +28,7 @@ impl CpuSet {
         self.0 & 1 << cpu != 0
     }
 
-    /// What [`Self::bits`] was.
+    /// Makes the set whose [`Self::bits`] these are.
     pub(super) fn from_bits(bits: u64) -> Self {
         Self(bits)
     }

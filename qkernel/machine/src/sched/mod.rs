@@ -64,7 +64,8 @@ pub trait Run: Any + Send + Sync {
     fn leave_cpu(&self);
     /// It sleeps, and what the CPU holds of it stays there.
     fn rest_on_cpu(&self);
-    /// What [`Self::leave_cpu`] does for a task that rests on this CPU or another one ([`rest`]), by whoever fetches it from there.
+    /// Saves what the CPU `cpu`, this one or another one, holds of a task that rests there ([`rest`]), as
+    /// [`Self::leave_cpu`] does. Called by whoever fetches the task from there.
     fn fetch_from(&self, cpu: usize);
     /// Whether something really is there for the task to look at. Whoever gives it cause calls its attention afterwards.
     fn has_cause(&self) -> bool;
@@ -430,7 +431,7 @@ pub fn load_averages(owner: owner::Owner) -> Averages {
     queue_to_change().0.load(owner)
 }
 
-/// What held up an owner's tasks so far.
+/// The pressure on an owner's tasks: how much of the time they have been held up so far.
 pub fn pressure(owner: owner::Owner) -> pressure::Pressure {
     queue_to_change().0.pressure(owner)
 }
@@ -1003,7 +1004,8 @@ pub fn is_at_rest() -> bool {
         && !(0..platform::cpus()).any(|cpu| CPUS[cpu].busy.load(Ordering::SeqCst))
 }
 
-/// As long as it lives no task runs: all CPUs are in their idle loops, and stay there. The host is at work on nothing.
+/// The scheduler is frozen as long as the value lives: no task runs, all CPUs are in their idle loops and stay there,
+/// and the host is at work on nothing.
 pub struct Frozen(());
 
 impl Frozen {
@@ -1018,7 +1020,7 @@ pub fn freeze() -> Option<Frozen> {
     freeze_if(RunQueue::is_empty)
 }
 
-/// The same though tasks may wait for a CPU: they go on waiting.
+/// Freezes the scheduler as [`freeze`] does, though tasks may wait for a CPU: they go on waiting.
 pub fn freeze_queue() -> Option<Frozen> {
     freeze_if(|_| true)
 }

@@ -38,7 +38,7 @@ impl Stall {
     }
 }
 
-/// What held up an owner's tasks.
+/// The times in which an owner's tasks were held up, by what they waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Some task waited for a CPU.
@@ -49,7 +49,7 @@ pub struct Pressure {
     pub io_full: Stall,
 }
 
-/// What there is of an owner's tasks at a sample.
+/// The number of an owner's tasks in each state at a sample.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     /// Tasks that run, that wait for a CPU, and that wait for the host.

@@ -56,7 +56,7 @@ pub(super) enum Place {
     Boundary,
 }
 
-/// What an owner's task may do in user code.
+/// The time that an owner's task is granted in user code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Grant {
     Unlimited,
@@ -182,7 +182,7 @@ impl<T> Lane<T> {
         if place == Place::Boundary { &mut self.boundary } else { &mut self.kernel }
     }
 
-    /// As virtual time.
+    /// Converts time that tasks ran, in nanoseconds, to the lane's virtual time.
     fn scale(&self, ns: u64) -> u64 {
         ns.saturating_mul(SHARES_UNIT) / self.shares
     }
@@ -222,7 +222,7 @@ impl<T> Lane<T> {
     }
 }
 
-/// What a CPU does.
+/// The stretch for which a CPU runs one task: the task's owner, and up to when the owner has been charged.
 #[derive(Clone, Copy)]
 struct Stint {
     owner: Option<Owner>,
@@ -574,7 +574,7 @@ impl<T> RunQueue<T> {
         Sample { running, waiting: self.running(owner).saturating_sub(running), held_up }
     }
 
-    /// What held up an owner's tasks, as of the last call of [`Self::sample`].
+    /// Returns the pressure on an owner's tasks, as of the last call of [`Self::sample`].
     pub fn pressure(&self, owner: Owner) -> Pressure {
         self.lanes.get(usize::from(owner.number())).map_or(Pressure::new(), |lane| lane.pressure)
     }

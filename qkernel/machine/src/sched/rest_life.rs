@@ -13,7 +13,7 @@ enum Who {
     U,
 }
 
-/// What a CPU does next.
+/// The next step of a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
     Idle,

@@ -1,4 +1,4 @@
-//! What owners have of the processors: shares against others, and a limit of their own.
+//! The parts of the processors that owners get: shares against others, and a limit of their own.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ pub(crate) fn end_owner(owner: Owner) {
     QUEUE.lock().end_owner(owner, time::monotonic_ns());
 }
 
-/// What an owner has against others that are busy (`cpu.shares` of version 1 of Linux's control groups).
+/// Sets an owner's shares against others that are busy (`cpu.shares` of version 1 of Linux's control groups).
 pub fn set_shares(owner: Owner, shares: u64) {
     QUEUE.lock().set_shares(owner, shares);
 }
@@ -45,7 +45,7 @@ pub fn set_quota(owner: Owner, quota: Option<Quota>, tasks: &[Runnable]) {
     (0..platform::cpus()).filter(|&cpu| cpu != me).for_each(platform::kick);
 }
 
-/// What became of an owner's limit.
+/// Returns how an owner's limit has held it up so far.
 pub fn throttling(owner: Owner) -> Throttling {
     let now_ns = time::monotonic_ns();
     QUEUE.lock().throttling(owner, now_ns)

@@ -14,7 +14,7 @@ use super::{go_on, let_others_go_on, this_cpu};
 use crate::errno::Result;
 use crate::{lock_order, platform};
 
-/// As many units are done before others are looked for: some 100 µs.
+/// Units that are done before others are looked for: some 100 µs.
 const UNITS_AT_ONCE: u32 = 1024;
 /// Bytes of text that are one unit.
 pub const BYTES_A_UNIT: usize = 64;

@@ -119,7 +119,7 @@ impl Machine {
         };
     }
 
-    /// What each owner has had in the next so many milliseconds, in milliseconds.
+    /// Runs for so many milliseconds; returns how many of them each owner has had.
     fn run_for(&mut self, ms: u64) -> [u64; 3] {
         self.had_ns = vec![0; 3];
         let end = self.now_ns + ms * MS;
