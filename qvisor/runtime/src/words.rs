@@ -22,7 +22,7 @@ pub const NOT_RUNNING: &str = "container not running";
 pub const NOT_PAUSED: &str = "container not paused";
 /// It was to be started a second time.
 pub const STARTED: &str = "cannot start an already running container";
-/// The same after its end.
+/// It was to be started after its end.
 pub const START_STOPPED: &str = "cannot start a container that has stopped";
 /// A process was to come in.
 pub const EXEC_IN_STOPPED: &str = "cannot exec in a stopped container";
