@@ -20,7 +20,7 @@ use sleeper::{PATIENCE, Place};
 const IDLE: &str = "2s";
 const LONG: Duration = Duration::from_secs(6);
 
-/// What is asked of a server.
+/// A question to a server, with the effect that its answer has on sleep.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     /// An answer that takes longer than the idle time: it comes, and the sandbox has not slept.

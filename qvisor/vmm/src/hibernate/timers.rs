@@ -1,4 +1,4 @@
-//! What deadlines of programs do to a sandbox that hibernates.
+//! The effect that deadlines of programs have on a sandbox that hibernates.
 #![deny(unsafe_code)]
 
 use std::time::Duration;

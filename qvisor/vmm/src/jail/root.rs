@@ -12,7 +12,7 @@ use crate::process;
 pub const POD_PLACE: &CStr = c"/pod";
 const PRIVATE: &str = "making mounts private";
 
-/// What becomes of mounts of the host that are made later.
+/// Whether mounts of the host that are made later are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// They are not seen here.
