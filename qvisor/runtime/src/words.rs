@@ -30,8 +30,8 @@ pub const EXEC_IN_PAUSED: &str = "cannot exec in a paused container (use --ignor
 /// A further container was to begin in it.
 pub const NO_POD: &str = "it is the sandbox of one container alone; set pods to shared for all containers of the pod, or \
     to separate (the annotation dev.dormouse.pods, or the node's configuration)";
-/// The same, for one that names another network.
+/// A further container was to begin in a pod, and names another network than the pod's.
 pub const NOT_THE_PODS_NETWORK: &str = "its network namespace is not that pod's (or, on the host's network, its IPC namespace); name that in linux.namespaces, as CRI does";
-/// The same, for one with other ids.
+/// A further container was to begin in a pod, and has other ids than the pod's.
 pub const NOT_THE_PODS_IDS: &str =
     "its user namespace is not that pod's; give all containers of a pod the same";

@@ -137,7 +137,7 @@ pub enum Action {
     SleptAlready,
     /// The hibernation did not come about; the sandbox goes on.
     StayedWarm,
-    /// The same: it took too long.
+    /// The hibernation was given up, since it took too long.
     GaveUp,
     /// It was woken.
     Woke(Rise),

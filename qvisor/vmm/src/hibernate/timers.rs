@@ -13,7 +13,8 @@ pub enum Timers {
     Sleep,
     /// A deadline that was set at least so long before wakes it.
     Wake(Duration),
-    /// The same, late: at a multiple of this of the host's monotonic clock, at which other sandboxes wake as well.
+    /// A deadline wakes it that was set at least [`Self::AHEAD`] before, or this long if that is less. It wakes late:
+    /// at a multiple of this of the host's monotonic clock, at which other sandboxes wake as well.
     Coalesce(Duration),
 }
 

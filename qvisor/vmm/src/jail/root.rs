@@ -141,7 +141,7 @@ pub fn attach(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
     cover(tree, place)
 }
 
-/// The same, over what is there.
+/// Gives a detached mount its place in this mount namespace, over the file or directory that is there.
 pub fn cover(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
     const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
     let (from, here, flags) = (tree.as_raw_fd(), libc::AT_FDCWD, MOVE_MOUNT_F_EMPTY_PATH);
