@@ -1,5 +1,5 @@
-//! What `dormouse doctor` says of Intel's In-Memory Analytics Accelerator: which work queues there are, what they can do, and
-//! what is missing to use them.
+//! Checks of `dormouse doctor` for Intel's In-Memory Analytics Accelerator: which work queues there are, what they can
+//! do, and what is missing to use them.
 
 use std::path::Path;
 
@@ -20,9 +20,9 @@ pub struct Accelerator {
 #[derive(Debug, Serialize)]
 pub struct WorkQueue {
     pub ok: bool,
-    /// As `iax1/wq1.0`.
+    /// The queue's name, such as `iax1/wq1.0`.
     pub name: String,
-    /// What it can do, or what is missing, with the command that mends it.
+    /// A description of its abilities, or of what is missing, with the command that mends it.
     pub detail: String,
     pub jobs: usize,
     pub is_shared: bool,

@@ -243,7 +243,7 @@ pub struct CreateArgs {
 }
 
 impl CreateArgs {
-    /// What the options ask for.
+    /// The settings that the options ask for.
     pub fn asked(&self) -> std::io::Result<Asked> {
         Ok(Asked {
             platform: self.platform.into(),

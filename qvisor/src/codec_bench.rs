@@ -38,7 +38,7 @@ struct Pages {
     source: Source,
     /// A process whose processor time is limited as theirs would be.
     pid: i32,
-    /// What has to live until they are read.
+    /// The sandbox that was started for them, if one was: it has to live until they are read.
     _example: Option<Example>,
 }
 

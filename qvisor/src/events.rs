@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, say};
 
-/// What a control group of version 1 says where there is no limit.
+/// The limit in bytes that a control group of version 1 shows where there is none.
 const NO_LIMIT: u64 = 9_223_372_036_854_771_712;
 
 pub fn events(root: &Root, id: &str, stats: bool, interval: Option<Duration>) -> Result<u8, Failure> {

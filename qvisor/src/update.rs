@@ -15,7 +15,7 @@ use crate::failure::{Failure, remark};
 /// More bytes are no description of limits.
 const RESOURCES_MAX: u64 = 1 << 20;
 
-/// As runc takes them. What is not given stays.
+/// The arguments of `update`, as runc takes them. A limit that is not given stays.
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     pub id: String,
@@ -123,7 +123,7 @@ fn read(id: &Id, file: &Path) -> Result<Value, Failure> {
 }
 
 impl UpdateArgs {
-    /// What the options ask for, in the form of `linux.resources`.
+    /// The changes that the options ask for, in the form of `linux.resources`.
     fn change(&self) -> Value {
         let mut all = Map::new();
         let mut put = |group: &str, name: &str, value: Option<Value>| {

@@ -1,4 +1,4 @@
-//! What the control group of a sandbox is charged falls when its programs free memory, while the sandbox is awake.
+//! The charge of a sandbox's control group falls when its programs free memory, while the sandbox is awake.
 
 mod sleeper;
 
@@ -14,7 +14,8 @@ use serde_json::Value;
 use sleeper::{Place, guest, next_line, platform};
 
 const MIB: u64 = 1 << 20;
-/// What the program takes, and how much of it may stay: single pages, and what the program and the host keep for it.
+/// The bytes that the program takes, and how many bytes may stay charged (`STAYS`): single pages, and those that the
+/// program and the host keep for it.
 const TAKEN: u64 = 200 * MIB;
 const STAYS: u64 = 48 * MIB;
 /// Some times the seconds that it takes when nothing else runs.

@@ -74,7 +74,7 @@ impl Drop for Busy {
     }
 }
 
-/// What the program can do.
+/// The program's modes: the kinds of kernel objects that it can use.
 const MODES: [&str; 8] = ["ipc", "files", "sockets", "net", "timers", "memory", "threads", "streams"];
 
 /// The program's checks hold on the host's kernel: without a line that lasts, each mode ends soon.

@@ -20,12 +20,13 @@ use sleeper::{PATIENCE, Place};
 const IDLE: &str = "2s";
 const LONG: Duration = Duration::from_secs(6);
 
-/// What is asked of a server.
+/// A question to a server, with the effect that its answer has on sleep.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     /// An answer that takes longer than the idle time: it comes, and the sandbox has not slept.
     Slow(&'static str),
-    /// The same, of a server that has more to read than it takes, and reads no more until it has answered.
+    /// An answer that takes longer than the idle time, of a server that has more to read than it takes, and reads no
+    /// more until it has answered: it comes, and the sandbox has not slept.
     Full(&'static str),
     /// An answer at once, over a connection that stays open: the sandbox sleeps, and the next answer comes.
     KeepAlive,

@@ -196,7 +196,8 @@ fn speculation(pid: &str) -> Option<Vec<String>> {
     Some(lines.filter_map(|line| line.split_once(':')).map(|(_, state)| state.trim().to_owned()).collect())
 }
 
-/// The same of the stubs of a VMM, at least two. Stubs end with the programs that they serve.
+/// The lines about speculation ([`speculation`]) of each stub of a VMM, at least two. Stubs end with the programs that
+/// they serve.
 fn speculation_of_stubs(vmm: u32) -> Vec<Vec<String>> {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(30) {

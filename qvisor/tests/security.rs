@@ -473,7 +473,7 @@ fn descriptors_by_thread(process: u32) -> Option<Vec<usize>> {
     Some(counts)
 }
 
-/// What `look` finds within ten seconds.
+/// Calls `look` until it finds something, at most for ten seconds, and returns that.
 fn eventually<T, E: std::fmt::Debug>(mut look: impl FnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
     loop {

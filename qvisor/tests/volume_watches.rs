@@ -1,4 +1,4 @@
-//! What the host, and other sandboxes, do to files in a volume is told to programs that watch them (`inotify(7)`).
+//! Programs that watch files in a volume (`inotify(7)`) are told what the host, and other sandboxes, do to them.
 
 mod sleeper;
 

@@ -1,4 +1,5 @@
-//! What containerd writes to a shim's standard input on `start`, and what it expects as the answer.
+//! Exchange with containerd on `start`: the input that it writes to a shim's standard input, and the answer that it
+//! expects.
 //!
 //! Before 2.3 it writes the runtime options, if there are any, and reads the address of the socket. Since then it
 //! writes `containerd.runtime.bootstrap.v1.BootstrapParams` and reads a `BootstrapResult`. Options can be taken for
@@ -20,7 +21,7 @@ pub enum Form {
     Parameters,
 }
 
-/// What it says.
+/// The input that containerd gives to `start`, in either form.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Bootstrap {
     pub form: Form,

@@ -42,7 +42,7 @@ pub fn bytes(fields: &[Field], number: u32) -> Vec<u8> {
     of_number.unwrap_or_default()
 }
 
-/// The same as text; what is no UTF-8 is replaced.
+/// The last text of that number; none: empty. Bytes that are no UTF-8 are replaced.
 #[must_use]
 pub fn text(fields: &[Field], number: u32) -> String {
     String::from_utf8_lossy(&bytes(fields, number)).into_owned()

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What containerd asks for.
+/// The command that containerd gives to the shim, with its options.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     pub debug: bool,

@@ -1,4 +1,4 @@
-//! What the shim says: on standard error, which containerd passes on to its own log.
+//! Messages of the shim, on standard error, which containerd passes on to its own log.
 
 use std::io::Write;
 

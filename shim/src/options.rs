@@ -42,7 +42,7 @@ impl Options {
         Self::read(&fields::text(&any, 1), &fields::bytes(&any, 2))
     }
 
-    /// The same, with the `Any` taken apart.
+    /// The options in an `Any` that was taken apart; `None` if it holds nothing, an error if it holds something else.
     pub fn read(type_url: &str, value: &[u8]) -> Result<Option<Self>, String> {
         let broken = |error| format!("cannot read the runtime options {type_url}: {error}");
         let path = |text: String| Some(text).filter(|text| !text.is_empty()).map(PathBuf::from);

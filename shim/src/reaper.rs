@@ -60,7 +60,7 @@ impl Program {
     }
 }
 
-/// As long as it lives no end of a leash is overlooked.
+/// The expectation that a leash becomes known. While it lives, no end of a leash is overlooked.
 #[derive(Debug)]
 pub struct Expectation<'a>(&'a Reaper);
 

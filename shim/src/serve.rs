@@ -111,7 +111,7 @@ fn log_to_containerd() -> io::Result<()> {
     }
 }
 
-/// What one thread looks after.
+/// The shim's sockets, signals and watches, which one thread looks after.
 struct Server {
     service: Arc<Service>,
     listener: UnixListener,
@@ -237,7 +237,7 @@ impl Server {
     }
 }
 
-/// What becomes of a connection.
+/// The state of a connection after its bytes were read.
 #[derive(Clone, Copy)]
 enum Connection {
     Open,

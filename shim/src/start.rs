@@ -22,7 +22,7 @@ const SOCKETS: &str = "/run/containerd/s";
 const GROUPS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
 /// Longest input.
 const INPUT_MAX: u64 = 10 << 20;
-/// What keeps the server's heap small, from its first allocation on.
+/// Environment variables of glibc's `malloc` that keep the server's heap small, from its first allocation on.
 const HEAP: [(&str, &str); 3] =
     [("MALLOC_ARENA_MAX", "1"), ("MALLOC_TOP_PAD_", "16384"), ("MALLOC_TRIM_THRESHOLD_", "65536")];
 

@@ -2,7 +2,7 @@
 
 use std::thread::Builder;
 
-/// What a thread's calls need at most, those of unoptimized builds included.
+/// The stack in bytes that a thread's calls need at most, those of unoptimized builds included.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Runs something beside; false: it cannot.

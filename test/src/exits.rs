@@ -16,7 +16,7 @@ struct Exits {
 
 /// Of so many operations at most one may have cost an exit to the VMM.
 const OPERATIONS_A_VMM_EXIT: u64 = 100;
-/// The same of exits of any kind; the host's timer alone makes some.
+/// Of so many operations at most one may have cost an exit of any kind; the host's timer alone makes some.
 const OPERATIONS_AN_EXIT: u64 = 4;
 
 /// The benches that are repeated: a bench of `guest/bench.c`, its operations a round, and percent of that to run.

@@ -1,4 +1,4 @@
-//! What can be said of a command that is still running though its time is over.
+//! Reports about a command that is still running though its time is over.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,8 @@ fn output(command: &mut Command) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
 }
 
-/// What the threads of a process group are at, a line each: ids, name, state, ticks in user code and for it, where it waits.
+/// The activity of the threads of a process group, a line each: ids, name, state, ticks in user code and for it, where
+/// it waits.
 fn threads_of(group: u32) -> String {
     let mut text = String::new();
     let mut alike = BTreeMap::<String, u32>::new();

@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// As `EventQueue::post`: the last request wins.
+    /// Adds an event to the queue, as `EventQueue::post` does: the last request wins.
     fn post(&mut self, event: Event) {
         if event.is_request() {
             self.queue.retain(|old| !old.is_request());
@@ -263,7 +263,8 @@ impl World {
         self.tell_supervisor(input);
     }
 
-    /// As `hibernate::Carrier`. An action that can come out in several ways leads to several worlds.
+    /// Carries out an action, as `hibernate::Carrier` does. An action that can come out in several ways leads to
+    /// several worlds.
     fn perform(&self, cpu: usize, action: kernel::Action, rules: Rules, all: &mut Vec<(Step, World)>) {
         let mut next = self.clone();
         let number = |request: i64| request.cast_unsigned();
@@ -575,7 +576,8 @@ impl World {
         None
     }
 
-    /// The same for all that follows: CPUs are alike.
+    /// The world that stands for all that differ only in the order of CPUs: CPUs are alike, so all that follows is the
+    /// same.
     fn normal(mut self) -> Self {
         let key = |todo: &Vec<Work>| format!("{todo:?}");
         if self.cpus.iter().all(|todo| !todo.is_empty()) {

@@ -71,7 +71,7 @@ fn holds(condition: &Condition, args: &[u64; 6]) -> bool {
     }
 }
 
-/// What the rules say, read as they stand.
+/// The verdict that a profile's rules give for a call, read as they stand.
 fn expected(profile: &Profile, number: u32, args: &[u64; 6]) -> u32 {
     if (X32_BIT..u32::MAX).contains(&number) {
         return profile.x32;

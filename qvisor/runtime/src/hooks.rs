@@ -43,7 +43,7 @@ pub fn run(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Resu
         .try_for_each(|hook| run_one(hook, state).map_err(|what| HookError::new(kind, hook, what)))
 }
 
-/// As [`run`], for hooks whose failure changes nothing; result: the failures.
+/// Runs hooks whose failure changes nothing: unlike [`run`], goes on after one that fails. Result: the failures.
 #[must_use]
 pub fn run_all(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Vec<HookError> {
     let run = |hook: &Hook| {

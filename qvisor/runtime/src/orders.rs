@@ -112,14 +112,14 @@ pub fn stats(root: &Root, id: &Id) -> Result<Stats, SandboxOrderError> {
     stats.map(|stats| *stats).ok_or_else(|| failed(Why::Silent("give any")))
 }
 
-/// What keeps a sandbox awake, and what woke it last. Does not wake it.
+/// Asks a sandbox what keeps it awake, and what woke it last. Does not wake it.
 pub fn why(root: &Root, id: &Id) -> Result<Reasons, SandboxOrderError> {
     let failed = |why| SandboxOrderError::Reasons { id: id.as_str().to_owned(), why };
     let reasons = order(root, id, Order::Why)?.map_err(failed)?.reasons;
     reasons.map(|reasons| *reasons).ok_or_else(|| failed(Why::Silent("give any")))
 }
 
-/// What a container uses, as its sandbox's kernel counts it. Does not wake it.
+/// Asks how much memory and processor time a container uses, as its sandbox's kernel counts it. Does not wake it.
 pub fn usage(root: &Root, id: &Id) -> Result<ContainerUsage, SandboxOrderError> {
     let failed = |why| SandboxOrderError::Stats { id: id.as_str().to_owned(), why };
     match order(root, id, Order::Usage)?.map_err(failed)?.figures {

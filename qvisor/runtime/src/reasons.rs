@@ -35,7 +35,7 @@ pub enum KeptBy {
     Computes,
 }
 
-/// What keeps a sandbox awake.
+/// The reason why a sandbox is kept awake, and since when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptAwake {
     /// Microseconds since 1970.
@@ -48,12 +48,12 @@ pub struct KeptAwake {
     pub given_up: bool,
 }
 
-/// What woke a sandbox.
+/// The reason why a sandbox was woken, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WokenBy {
     /// Microseconds since 1970.
     pub time_us: u64,
-    /// As in `dormouse events`.
+    /// The cause by its name in `dormouse events`.
     pub cause: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,

@@ -123,7 +123,7 @@ impl Resources {
         self.unified.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The same, but for the share of processor time.
+    /// These resources without a share of processor time.
     #[must_use]
     pub fn without_weight(&self) -> Self {
         Self { cpu: Cpu { shares: None, ..self.cpu.clone() }, ..self.clone() }

@@ -31,7 +31,7 @@ pub enum SandboxState {
 }
 
 impl SandboxState {
-    /// The same with a processor at work.
+    /// This state with a processor at work: `Running` for `Warm`, `HibernateRunning` for `WokenUp`, else unchanged.
     #[must_use]
     pub fn when_busy(self) -> Self {
         match self {

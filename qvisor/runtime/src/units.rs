@@ -38,7 +38,7 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What timers do to a sandbox that hibernates: `sleep`, `wake[:TIME]` or `coalesce:TIME`.
+/// Reads how timers affect a sandbox that hibernates: `sleep`, `wake[:TIME]` or `coalesce:TIME`.
 pub fn parse_timers(text: &str) -> Result<Timers, String> {
     let (way, time) = text.split_once(':').map_or((text, None), |(way, time)| (way, Some(time)));
     let timed = |time: &str| match parse_time(time)? {

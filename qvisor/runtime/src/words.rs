@@ -22,7 +22,7 @@ pub const NOT_RUNNING: &str = "container not running";
 pub const NOT_PAUSED: &str = "container not paused";
 /// It was to be started a second time.
 pub const STARTED: &str = "cannot start an already running container";
-/// The same after its end.
+/// It was to be started after its end.
 pub const START_STOPPED: &str = "cannot start a container that has stopped";
 /// A process was to come in.
 pub const EXEC_IN_STOPPED: &str = "cannot exec in a stopped container";
@@ -30,8 +30,8 @@ pub const EXEC_IN_PAUSED: &str = "cannot exec in a paused container (use --ignor
 /// A further container was to begin in it.
 pub const NO_POD: &str = "it is the sandbox of one container alone; set pods to shared for all containers of the pod, or \
     to separate (the annotation dev.dormouse.pods, or the node's configuration)";
-/// The same, for one that names another network.
+/// A further container was to begin in a pod, and names another network than the pod's.
 pub const NOT_THE_PODS_NETWORK: &str = "its network namespace is not that pod's (or, on the host's network, its IPC namespace); name that in linux.namespaces, as CRI does";
-/// The same, for one with other ids.
+/// A further container was to begin in a pod, and has other ids than the pod's.
 pub const NOT_THE_PODS_IDS: &str =
     "its user namespace is not that pod's; give all containers of a pod the same";

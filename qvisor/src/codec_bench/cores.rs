@@ -15,7 +15,7 @@ const WATCHED: Duration = Duration::from_millis(400);
 pub struct Cores {
     pub online: f64,
     pub idle: f64,
-    /// What the control groups of the sandbox allow, or else the caller's; `None`: everything.
+    /// The processors that the control groups of the sandbox, or else the caller's, allow; `None`: all.
     pub quota: Option<f64>,
 }
 

@@ -23,7 +23,7 @@ const ROUNDS: usize = 3;
 /// A slow disk gets a shorter file, and is read for no longer than this each round.
 const WRITE_TIME: Duration = Duration::from_secs(10);
 const READ_TIME: Duration = Duration::from_secs(4);
-/// What a disk wants memory and places to be aligned to.
+/// The alignment in bytes that a disk wants of memory and of places in a file.
 const ALIGN: usize = 4096;
 
 #[derive(Clone, Debug, Serialize)]

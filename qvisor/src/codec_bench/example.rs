@@ -7,8 +7,8 @@ use runtime::state::{Id, Root};
 
 use crate::failure::Failure;
 
-/// What servers have in memory: modules, text, objects, a database. It says that it is ready, and goes when nobody is there to
-/// write to it any more.
+/// A program that has in memory what servers have: modules, text, objects, a database. It says that it is ready, and
+/// ends when nobody is there to write to it any more.
 const PROGRAM: &str = r#"
 import collections, decimal, html.parser, http.server, json, re, sqlite3, sys
 words = open(json.__file__).read().split() + open(re.__file__).read().split()

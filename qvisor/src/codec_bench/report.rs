@@ -1,4 +1,4 @@
-//! What was measured, as a table for people and as JSON for programs.
+//! The results of a measurement, as a table for people and as JSON for programs.
 
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ pub fn name(one: &Measured) -> String {
 }
 
 impl Report {
-    /// What `auto` would choose: working sets are packed by partition.
+    /// The choice that `auto` would make: working sets are packed by partition.
     pub fn choice(&self) -> Choice {
         let host = Host {
             arrival: Arrival::Together,

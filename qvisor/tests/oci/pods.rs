@@ -144,7 +144,8 @@ fn spawn(world: &World, script: &str) -> Child {
     world.command(&["exec", &world.id, "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// What it writes, line by line.
+/// Reads the standard output of a process line by line: each call of the result waits for the next line, at most 60
+/// seconds.
 fn lines_of(child: &mut Child) -> impl FnMut() -> String + use<> {
     let output = BufReader::new(child.stdout.take().unwrap());
     let (sender, lines) = mpsc::channel();

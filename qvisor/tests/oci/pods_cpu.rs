@@ -21,7 +21,7 @@ fn busy(first: &World, cpu: Value, args: &str) -> World {
     world
 }
 
-/// What it has done so far.
+/// The work that a container's processes have done so far, in the units of the program `busy`.
 fn work(world: &World) -> u64 {
     let bytes = fs::read(world.rootfs().join("work")).unwrap_or_default();
     bytes.chunks_exact(8).map(|done| u64::from_ne_bytes(done.try_into().unwrap())).sum()

@@ -1,4 +1,4 @@
-//! What the control groups of a container limit and count, in either version.
+//! Limits and figures of the control groups of a container, in either version.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

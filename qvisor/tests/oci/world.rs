@@ -246,7 +246,8 @@ impl World {
         self.create_with(&[])
     }
 
-    /// The same with variables for the command.
+    /// Does `create` with these environment variables for the command; the container's standard output goes to the file
+    /// `out`.
     pub fn create_with(&self, variables: &[(&str, &str)]) -> &Self {
         self.write();
         let out = fs::File::create(self.dir.join("out")).unwrap();

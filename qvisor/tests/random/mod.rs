@@ -1,4 +1,4 @@
-//! What tests that do things at random have in common.
+//! Numbers for tests that do things at random.
 
 /// Numbers without order, the same in every run.
 pub struct Random(pub u64);

@@ -53,7 +53,7 @@ pub struct Capabilities {
 /// A filter of system calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// What it does not allow is logged.
+    /// Calls that the filter does not allow are logged.
     pub logs: bool,
     pub program: Vec<Instruction>,
 }
@@ -151,7 +151,7 @@ pub struct BootSpec {
     pub idle_timeout: Option<Duration>,
     /// Who comes from these addresses counts as nobody for that.
     pub idle_ignores: Vec<AddressPrefix>,
-    /// What deadlines of programs do to it while it hibernates.
+    /// The effect that deadlines of programs have on the sandbox while it hibernates.
     pub timers: Timers,
     /// For how long beyond that time something may keep it awake of which nobody knows whether it ends.
     pub awake_at_most: Duration,

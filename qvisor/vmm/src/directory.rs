@@ -44,7 +44,8 @@ impl Directory {
         })
     }
 
-    /// The same, made first if it is not there, with its parents, for the caller alone.
+    /// Opens a directory as [`Self::open`] does; if it is not there it is made first, with its parents, for the caller
+    /// alone.
     pub fn make(path: &Path) -> io::Result<Self> {
         if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(path)
             && error.kind() != io::ErrorKind::AlreadyExists
@@ -122,7 +123,7 @@ impl Directory {
         self.file_with(name, OFlags::RDWR)
     }
 
-    /// The same, made first if it is not there.
+    /// Opens a regular file of the caller's; if it is not there it is made first.
     pub fn make_file(&self, name: &str) -> io::Result<File> {
         self.file_with(name, OFlags::RDWR | OFlags::CREATE)
     }

@@ -16,7 +16,7 @@ impl Errno {
         Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// As a hostcall's result.
+    /// The result of a hostcall that fails with this error: its number, negated.
     #[must_use]
     pub fn as_result(self) -> i64 {
         -i64::from(self.0)

@@ -26,9 +26,9 @@ pub fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// The same, and memory that the process needed until now but will hardly need again: the stack below its present
-/// calls, and pages of programs' files, which come back from the page cache as they are used. For a process's first
-/// thread.
+/// Gives back to the host free heap memory, and memory that the process needed until now but will hardly need again:
+/// the stack below its present calls, and pages of programs' files, which come back from the page cache as they are
+/// used. For a process's first thread.
 pub fn trim() {
     trim_heap();
     let local = 0_u8;

@@ -152,7 +152,8 @@ impl<T> Guard<'_, T> {
         }
     }
 
-    /// The same while `goes_on`, at most for `time`. The result says whether the time is over.
+    /// Gives the lock back while `goes_on` says so, but no longer than `time`, and takes it again. The result says
+    /// whether the time is over.
     pub fn wait_while(
         self,
         condition: &Condvar,

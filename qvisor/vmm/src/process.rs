@@ -477,7 +477,7 @@ pub fn host_memory() -> u64 {
     kib.map_or(2 << 30, |kib| kib << 10)
 }
 
-/// The same in MiB, asked of the host's kernel, for who does not see its files any more.
+/// Memory of the host in MiB, asked of its kernel: for processes that do not see the host's files any more.
 #[must_use]
 pub fn host_memory_mib() -> u32 {
     // SAFETY: a structure of numbers, for which zeros are values.
@@ -580,7 +580,8 @@ pub fn wait_readable<const N: usize>(fds: [RawFd; N], timeout_ms: i32) -> [bool;
     std::array::from_fn(|at| ready.contains(&at))
 }
 
-/// The same for any number of descriptors; result: their positions.
+/// Waits until one of any number of descriptors can be read or has ended; `timeout_ms` -1: for ever. Result: the
+/// positions of those.
 #[must_use]
 pub fn wait_any(fds: &[RawFd], timeout_ms: i32) -> Vec<usize> {
     let entry = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };

@@ -37,9 +37,9 @@ pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
 pub enum ContainerNews {
     /// The list of its processes that was asked for.
     Processes(String),
-    /// What it uses, as the request with this number asked for.
+    /// The figures of its use, as the request with this number asked for.
     Usage { request: u64, text: String },
-    /// What keeps the sandbox awake, as `abi::hostcall::REPORT_KEPT_AWAKE` has it.
+    /// The reason why the sandbox is kept awake, in the form of `abi::hostcall::REPORT_KEPT_AWAKE`.
     KeptAwake(String),
     /// Whom the sandbox was woken for.
     WokenFor(String),

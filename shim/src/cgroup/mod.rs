@@ -1,4 +1,4 @@
-//! What the control groups of a sandbox count, as containerd is told.
+//! Figures of a sandbox's control groups, in the form that containerd is told them.
 
 pub mod oom;
 mod v1;

@@ -232,7 +232,7 @@ fn event(request: &CreateTaskRequest, pid: u32) -> TaskCreate {
     event
 }
 
-/// What the shim needs to know of a bundle's configuration; nothing is there if it cannot be read.
+/// The part of a bundle's configuration that the shim needs; nothing is there if it cannot be read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Spec {

@@ -14,7 +14,7 @@ use crate::mounts;
 /// Exit code of a container that was deleted before its start.
 const KILLED: u32 = 128 + 9;
 
-/// What was deleted, and how it had ended.
+/// The process that was deleted, and how it had ended.
 #[derive(Debug)]
 pub struct Deleted {
     pid: u32,

@@ -28,7 +28,7 @@ use crate::failure::{Failure, Result};
 use crate::reaper::Reaper;
 use crate::streams::Streams;
 
-/// What all containers of a shim have in common.
+/// The surroundings that all containers of a shim have in common.
 #[derive(Debug)]
 pub struct Surroundings {
     pub namespace: String,

@@ -1,10 +1,10 @@
-//! What a gateway needs of a runtime.
+//! The interface to a runtime that a gateway needs.
 
 use std::future::Future;
 
 use crate::config::FunctionConfig;
 
-/// What could not be done, as the end of a sentence.
+/// The reason why something could not be done, as the end of a sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BackendError(pub String);
@@ -27,7 +27,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Puts a container to sleep. It keeps its sockets, and a request to it waits or wakes it. After an error it is awake.
     fn sleep(&self, container: &Self::Container) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// What must be done so that a request reaches a sleeper: nothing where the request itself wakes it.
+    /// Does all that is needed for a request to reach a sleeper: nothing where the request itself wakes it.
     ///
     /// # Errors
     /// When it stays asleep.
@@ -39,6 +39,6 @@ pub trait Backend: Send + Sync + 'static {
     /// Waits for its end, from whatever cause.
     fn ended(&self, container: &Self::Container) -> impl Future<Output = ()> + Send;
 
-    /// What it uses, or nothing if that cannot be known, as after its end.
+    /// The memory that a container uses, in bytes; `None` if that cannot be known, such as after its end.
     fn memory_bytes(&self, container: &Self::Container) -> Option<u64>;
 }

@@ -115,7 +115,7 @@ impl<B: Backend> Gateway<B> {
         receiver.await.unwrap_or_else(|_| closing()).map(|()| visit)
     }
 
-    /// What has happened and what is, for `/-/stats`.
+    /// The counters and the present figures, for `/-/stats`.
     pub fn stats(&self) -> Value {
         let inner = self.lock();
         let mut value = json!({
@@ -319,7 +319,7 @@ impl<B: Backend> Gateway<B> {
         }
     }
 
-    /// What every function uses now.
+    /// The memory that every function uses now, as reports.
     fn figures(&self) -> Vec<Event> {
         let running: Vec<_> = {
             let inner = self.lock();

@@ -17,7 +17,7 @@ pub type Ticket = u64;
 /// One start of a function. Reports about an earlier one are ignored.
 pub type Instance = u64;
 
-/// What happens.
+/// An event that the policy reacts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request arrives.
@@ -47,14 +47,14 @@ pub enum Report {
     Stopped,
     /// It ended without being asked to.
     Died,
-    /// What it uses, measured while it was asleep or awake.
+    /// The memory that it uses, measured while it was asleep or awake.
     Memory {
         bytes: u64,
         is_asleep: bool,
     },
 }
 
-/// What is to be done, in this order.
+/// An order that the policy gives. Orders are carried out in their sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The function is ready for the request.
@@ -87,7 +87,7 @@ pub enum Action {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// As many requests as may be are at the function already.
+    /// The function has as many requests already as it may have.
     Busy,
     /// The function cannot be started.
     NotStarted { why: String },
@@ -161,7 +161,7 @@ pub struct Counters {
     pub deaths: u64,
 }
 
-/// What is now.
+/// The functions' present numbers by state, and their memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Now {
     pub awake: u64,
@@ -172,7 +172,7 @@ pub struct Now {
     pub asleep_bytes: u64,
 }
 
-/// What bounds the functions.
+/// The bounds that functions are kept to.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Of all that are awake, together.

@@ -85,7 +85,7 @@ fn written<B: Backend>(status: StatusCode, kind: &'static str, text: String) -> 
     response
 }
 
-/// What the client is told instead of an answer.
+/// The status and the sentence that the client gets instead of an answer.
 struct Failure {
     status: StatusCode,
     sentence: String,

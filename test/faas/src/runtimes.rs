@@ -20,10 +20,10 @@ const RECLAIM_TURNS: usize = 10;
 pub trait Keeping: Send + Sync + 'static {
     const CAN_SLEEP: bool;
 
-    /// As [`Backend::sleep`].
+    /// Puts a container to sleep, as [`Backend::sleep`] asks.
     fn sleep(oci: &Oci, container: &Container) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// As [`Backend::wake`].
+    /// Wakes a container, as [`Backend::wake`] asks.
     ///
     /// # Errors
     /// When it stays asleep.

@@ -46,7 +46,7 @@ impl TaskContainer {
     }
 }
 
-/// What a backend shares with its test.
+/// A backend that shares its tasks with its test.
 struct Shared(Arc<Tasks>);
 
 impl Backend for Shared {
@@ -174,7 +174,7 @@ impl World {
         Self { tasks, gateway, address }
     }
 
-    /// What the gateway says to these bytes, to the end.
+    /// Sends these bytes to the gateway, and returns all that it answers until it closes the connection.
     async fn say(&self, bytes: &[u8]) -> String {
         let conversation = async {
             let mut stream = TcpStream::connect(self.address).await.unwrap();

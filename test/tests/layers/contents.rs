@@ -79,7 +79,7 @@ fn attribute(tokens: &[Token]) -> Option<&[Token]> {
     }
 }
 
-/// The same for `#![…]`.
+/// The tokens between the brackets of the inner attribute `#![…]` that `tokens` begin with.
 fn inner_attribute(tokens: &[Token]) -> Option<&[Token]> {
     match tokens {
         [Token::Punct('#'), Token::Punct('!'), Token::Punct('['), ..] => {

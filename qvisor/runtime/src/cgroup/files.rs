@@ -19,7 +19,7 @@ impl Group<'_> {
         number(&self.text(file))
     }
 
-    /// The same for a limit; `None`: there is none, or no such file.
+    /// The number in a file that holds a limit; `None`: it sets no limit, or there is no such file.
     #[must_use]
     pub fn limit(self, file: &str) -> Option<u64> {
         self.text(file).trim().parse().ok()

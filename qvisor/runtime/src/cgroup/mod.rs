@@ -223,7 +223,7 @@ impl Cgroups {
         let _ = remove(&self.made);
     }
 
-    /// What is to be removed with the sandbox: directories, and the names of systemd's scopes.
+    /// The groups to be removed with the sandbox: directories, and the names of systemd's scopes.
     #[must_use]
     pub fn directories(&self) -> &[PathBuf] {
         &self.made

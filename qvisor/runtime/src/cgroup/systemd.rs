@@ -97,7 +97,7 @@ impl Scope {
         Some(Self { name: name.to_owned(), life })
     }
 
-    /// As it stands in a list of groups.
+    /// The entry for this scope in a list of groups, which [`Scope::listed`] reads.
     pub(super) fn entry(&self) -> PathBuf {
         let life = self.life.iter().map(|life| format!("{OF_LIFE}{life}"));
         PathBuf::from(self.name.clone() + &life.collect::<String>())

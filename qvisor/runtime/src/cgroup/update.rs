@@ -68,7 +68,8 @@ impl Change<'_> {
         if old == new { Ok(()) } else { write(self.dir, file, new) }
     }
 
-    /// The same for what the host does not change by itself: it is written only if there is a value.
+    /// Writes a file if its value is given and changes. Without a value it stays: the host does not change it by
+    /// itself.
     fn write_some<T: ToString + PartialEq>(
         &self,
         file: &str,

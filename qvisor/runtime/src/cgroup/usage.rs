@@ -1,4 +1,5 @@
-//! What a sandbox uses, as its control groups count it: the VMM, the stubs and the files in memory included.
+//! The use of memory, processors, processes and devices by a sandbox, as its control groups count it: the VMM, the
+//! stubs and the files in memory included.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,7 @@ const TICK_NS: u64 = 10_000_000;
 /// Limits of version 1 from here on stand for none: the most that it can count, in whole pages.
 const NO_LIMIT: u64 = i64::MAX as u64 - 0xfff;
 
-/// What the control groups of a sandbox count. What the host does not count is 0, or empty.
+/// The figures that the control groups of a sandbox count. A figure that the host does not count is 0, or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Its groups are of version 2.
@@ -73,7 +74,7 @@ pub struct PidsUsage {
     pub limit: Option<u64>,
 }
 
-/// What one device did for the sandbox.
+/// The transfers of one block device for the sandbox: bytes, and reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockUsage {
     pub major: u64,

@@ -39,7 +39,7 @@ pub struct CreateOptions {
     pub console_socket: Option<PathBuf>,
     /// Control groups are made by systemd.
     pub systemd_cgroup: bool,
-    /// What the command asks for; the bundle and the node say the rest.
+    /// The settings that the command asks for; the bundle and the node say the rest.
     pub asked: Asked,
     pub node: NodeConfig,
     pub strace: bool,
@@ -115,7 +115,7 @@ fn check_terminal(options: &CreateOptions, terminal: bool, detached: bool) -> Re
     Err(ContainerError::Terminal { id: options.id.as_str().to_owned(), why: why.into() })
 }
 
-/// What is forked for a container.
+/// The process that is forked for a container: a VMM, or in a pod's sandbox a keeper.
 enum ForkPlan {
     Vmm(Box<Plan>),
     Keeper(Box<KeeperPlan>),

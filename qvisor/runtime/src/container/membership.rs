@@ -19,7 +19,7 @@ use crate::state::{Id, Root};
 use crate::vmm_process::plan::Bundle;
 use crate::words;
 
-/// What a container is to a pod.
+/// The part that a container has in a pod.
 pub(super) enum Membership {
     None,
     /// The pod begins with it.

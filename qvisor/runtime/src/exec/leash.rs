@@ -34,7 +34,7 @@ pub(super) struct Place<'a> {
     pub container: Option<i32>,
     /// Groups below those.
     pub subgroups: &'a [PathBuf],
-    /// What makes it a companion of the container's leash ([`Companions`](vmm::companions::Companions)).
+    /// The descriptor that makes it a companion of the container's leash ([`Companions`](vmm::companions::Companions)).
     pub companion: Option<OwnedFd>,
 }
 

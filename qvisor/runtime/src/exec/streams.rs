@@ -82,7 +82,8 @@ pub(crate) fn open_standard(has_terminal: bool) -> io::Result<Vec<(OwnedFd, u32)
     [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()].into_iter().map(open).collect()
 }
 
-/// The same for what the caller hands in beside them.
+/// The further descriptors that the caller hands in, opened so that nobody waits in them, with the flags of their
+/// records.
 pub(crate) fn open_further(preserved: &Preserved) -> io::Result<Vec<(OwnedFd, u32)>> {
     let open = |one: &PreservedFd| Ok((process::open_without_waiting(one.fd.as_fd())?, one.flags));
     preserved.0.iter().map(open).collect()

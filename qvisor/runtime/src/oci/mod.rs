@@ -53,7 +53,7 @@ pub struct Container {
     /// Absolute.
     pub bundle: PathBuf,
     pub annotations: BTreeMap<String, String>,
-    /// What the annotations ask for.
+    /// The settings that the annotations ask for.
     pub asked: Asked,
     /// The root file system's directory.
     pub root: PathBuf,
@@ -68,7 +68,7 @@ pub struct Container {
     pub sysctls: Vec<(String, String)>,
     pub cgroups_path: Option<PathBuf>,
     pub resources: Resources,
-    /// What they come from.
+    /// The bundle's `linux.resources`, from which `resources` come.
     pub asked_resources: Option<LinuxResources>,
     pub hooks: Hooks,
     pub terminal: bool,
@@ -196,7 +196,8 @@ fn paths(what: &str, list: Option<&[String]>) -> Result<Vec<Vec<u8>>> {
     list.unwrap_or_default().iter().map(absolute).collect()
 }
 
-/// What Dormouse's own annotations ask for; an unknown one is refused. All others go into the state as they are.
+/// Reads the settings that Dormouse's own annotations ask for; an unknown one is refused. All others go into the state
+/// as they are.
 fn asked(annotations: &BTreeMap<String, String>) -> Result<Asked> {
     const OURS: &str = "dev.dormouse.";
     let mut asked = Asked::default();

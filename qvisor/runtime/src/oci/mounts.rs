@@ -145,7 +145,8 @@ pub fn mount_options() -> Vec<&'static str> {
     all
 }
 
-/// What an option of propagation says of mounts that the host makes later. None that the sandbox makes is seen outside.
+/// Whether mounts that the host makes later are seen, by an option of propagation; `None`: it is no such option. None
+/// that the sandbox makes is seen outside.
 fn follows(option: &str) -> Option<bool> {
     match option {
         "slave" | "rslave" | "shared" | "rshared" => Some(true),

@@ -41,7 +41,7 @@ enum Uts {
     Path(PathBuf),
 }
 
-/// As messages name it, and `CLONE_NEW…`.
+/// The name of a kind of namespace in messages, and its flag `CLONE_NEW…`.
 fn describe(kind: Type) -> (&'static str, i32) {
     match kind {
         Type::Mount => ("mount", libc::CLONE_NEWNS),

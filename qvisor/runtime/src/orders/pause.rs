@@ -29,7 +29,7 @@ pub struct GuestProcess {
     pub pid: u32,
     pub parent: u32,
     pub uid: u32,
-    /// As in `/proc/PID/stat`: `R`, `S`, `D`, `T` or `Z`.
+    /// The state by its letter in `/proc/PID/stat`: `R`, `S`, `D`, `T` or `Z`.
     pub state: char,
     pub threads: u32,
     /// In memory, or in the home of pages.

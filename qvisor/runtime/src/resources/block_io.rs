@@ -6,7 +6,7 @@ pub struct BlockIo {
     /// 10 to 1000.
     pub weight: Option<u16>,
     pub device_weights: Vec<(Device, u16)>,
-    /// What a device does for the container in a second.
+    /// The most that each device does for the container in a second.
     pub rates: Vec<Rate>,
 }
 

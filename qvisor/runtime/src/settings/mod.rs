@@ -20,7 +20,7 @@ use crate::units::{parse_size, parse_time, parse_timers};
 pub use node::{NodeConfig, NodeConfigError};
 pub use widening::Widening;
 
-/// What `pause` does.
+/// The effect of `pause`: tasks stop, or the container hibernates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PauseKind {
     /// Tasks stop where they stand; memory stays.
@@ -40,7 +40,7 @@ pub enum Pods {
     Separate,
 }
 
-/// What programs may do with Unix sockets of the host that volumes show.
+/// The use that programs may make of Unix sockets of the host that volumes show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostUds {
     #[default]
@@ -49,7 +49,8 @@ pub enum HostUds {
     Connect,
 }
 
-/// What somebody asks for; `None` and `auto`: they did not say.
+/// The settings that somebody asks for: a command, a bundle or a node's configuration. `None` and `auto`: they did not
+/// say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     pub platform: PlatformChoice,

@@ -23,10 +23,10 @@ const LENGTH_MAX: u64 = 1 << 20;
 /// Others than the owner may write it.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// What a node's administrator says of all containers.
+/// The settings of a node's administrator for all containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// What a container gets that asks for nothing.
+    /// The settings of a container that asks for nothing.
     pub default: Asked,
     /// The settings that annotations may widen.
     allow: Vec<&'static str>,

@@ -1,4 +1,4 @@
-//! What annotations may ask for.
+//! Limits to what annotations may ask for.
 
 use vmm::hibernate::{ExecProbe, Outbound};
 use vmm::jail::UserNamespace;

@@ -29,7 +29,7 @@ impl<'a> Input<'a> {
         Some(*byte)
     }
 
-    /// As many bytes as the next one says, up to a newline if it is 0.
+    /// Takes as many bytes as the next byte says; if that is 0, all up to a newline, which is included.
     fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = match self.byte()? {
             0 => self.0.iter().position(|byte| *byte == b'\n').map_or(self.0.len(), |at| at + 1),
@@ -122,7 +122,7 @@ impl World {
         Some(())
     }
 
-    /// As [`Supervisor::serve`], but for what ends the process.
+    /// Carries out the orders that have arrived as [`Supervisor::serve`] does, except those that would end the process.
     fn take_orders(&mut self) {
         for Asked { peer, of, order, attached } in self.peers.orders() {
             match order {

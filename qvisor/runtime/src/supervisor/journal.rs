@@ -61,7 +61,7 @@ impl Transition<'_> {
 #[derive(Debug, Serialize)]
 struct OomKill {
     time_us: u64,
-    /// As runc names it.
+    /// The kind of the event, by runc's name for it.
     r#type: &'static str,
 }
 

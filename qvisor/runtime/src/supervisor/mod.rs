@@ -93,17 +93,17 @@ impl Supervisor {
         })
     }
 
-    /// The same sandbox as one of `dormouse do`, or not.
+    /// Sets whether this sandbox is one of `dormouse do`.
     pub(crate) fn of_a_command(self, is_command: bool) -> Self {
         Self { is_command, ..self }
     }
 
-    /// The same sandbox as a pod's, or not.
+    /// Sets whether this sandbox is a pod's.
     pub(crate) fn of_a_pod(self, is_pod: bool) -> Self {
         Self { is_pod, ..self }
     }
 
-    /// The same sandbox, and what probes are answered that find it hibernated.
+    /// Sets the answer to probes that find this sandbox hibernated.
     pub(crate) fn with_exec_probe(self, exec_probe: ExecProbe) -> Self {
         Self { exec_probe, ..self }
     }

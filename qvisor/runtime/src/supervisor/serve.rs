@@ -31,7 +31,7 @@ use crate::words;
 /// How long the first program may take to be loaded.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What an [`Order::Exec`] says of its process.
+/// The conditions that an [`Order::Exec`] sets for its process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Terms {
     pub paused: bool,
@@ -432,7 +432,7 @@ impl Supervisor {
         limits.events(of.0, request).for_each(|event| self.events.post(event));
     }
 
-    /// What `pause` asks for: the sandbox rests until `resume`, in memory or hibernated, as it was started.
+    /// Carries out `pause`: the sandbox rests until `resume`, in memory or hibernated, as it was started.
     fn pause(&self, progress: &mut Progress) -> Result<(), String> {
         if progress.machine.is_held() {
             return Err(format!("{}; it is paused already", words::NOT_RUNNING));

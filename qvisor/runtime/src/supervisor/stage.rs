@@ -32,7 +32,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// As events name it.
+    /// The name of this cause in events.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Order => "order",

@@ -119,7 +119,7 @@ pub enum Action {
         request: u64,
         is_held: bool,
     },
-    /// The same request again: it is stopped wherever it is.
+    /// Ask the kernel again for the hibernation of this request: the sandbox is now stopped wherever it is.
     Hasten {
         request: u64,
         is_held: bool,
@@ -137,7 +137,7 @@ pub enum Action {
     SleptAlready,
     /// The hibernation did not come about; the sandbox goes on.
     StayedWarm,
-    /// The same: it took too long.
+    /// The hibernation was given up, since it took too long.
     GaveUp,
     /// It was woken.
     Woke(Rise),
@@ -368,7 +368,7 @@ impl Machine {
         self.want_down(Cause::Pause, hibernates, now)
     }
 
-    /// What is held could not hibernate: it pauses.
+    /// Pauses a sandbox that is held and could not hibernate.
     fn stay_paused(&mut self) -> Vec<Action> {
         self.requests += 1;
         self.course = Course::Down;

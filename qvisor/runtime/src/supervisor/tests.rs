@@ -91,7 +91,8 @@ impl World {
         Asked(BufReader::new(ours))
     }
 
-    /// What becomes of a process is told at once, and ends there: it would seem to have run, and ended well.
+    /// Asks for a process. Result: whether the supervisor answered at once in the sleeping sandbox's place, with a
+    /// start and an end of status 0.
     fn is_answered(&self, terms: Terms) -> bool {
         let mut said = String::new();
         let Asked(mut line) = self.enter(terms);

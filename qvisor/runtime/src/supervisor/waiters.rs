@@ -21,7 +21,7 @@ pub(super) enum For {
     Pause,
     /// The list of its processes.
     Processes,
-    /// What a container uses: the answer to the request with this number.
+    /// The figures of a container's use: the answer to the request with this number.
     Usage(u64),
     /// The kernel holds to a limit of memory, or does not: the answer to the request with this number.
     Limits(u64),

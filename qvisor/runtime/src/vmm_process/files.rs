@@ -39,7 +39,7 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
 /// Where programs look for their control group. The directory is sysfs's.
 const CGROUP_MOUNT: &[u8] = b"/sys/fs/cgroup";
 
-/// What was opened beside the files that the kernel got.
+/// The boot records with their files, and descriptors and mounts that the VMM needs beside them.
 pub(super) struct Prepared {
     pub(super) boot: BootSpec,
     /// The trees that show mounts which the host makes later.

@@ -143,7 +143,7 @@ fn id_maps(plan: &Plan) -> Option<&IdMaps> {
     }
 }
 
-/// What becomes of mounts that the host makes later.
+/// Whether the sandbox sees mounts that the host makes later.
 fn propagation(plan: &Plan) -> Propagation {
     match &plan.tree {
         Tree::Bundle(bundle) => bundle.container.propagation(),

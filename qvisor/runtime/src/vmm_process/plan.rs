@@ -111,6 +111,6 @@ pub struct Inherited {
     pub companions: Option<Companions>,
     /// The terminal that becomes the standard streams.
     pub console: Option<OwnedFd>,
-    /// What the first process gets beside its standard streams.
+    /// The descriptors that the first process gets beside its standard streams.
     pub preserved: Preserved,
 }

@@ -98,7 +98,7 @@ impl Request {
         Ok(Self { records, descriptors })
     }
 
-    /// The same, for a process in this container.
+    /// Sets the container in which the request's process is to run.
     #[must_use]
     pub fn within(mut self, container: u64) -> Self {
         put(&mut self.records, TAG_CONTAINER, &[&container.to_le_bytes()]);

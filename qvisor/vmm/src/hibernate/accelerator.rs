@@ -16,7 +16,7 @@ use std::time::Duration;
 use iaa::{Fate, QueueEngine, Settings, SoftwareDevice, Unusable, discovery};
 use swap::{Codec, Engine};
 
-/// What packs for this codec; `None`: the processor.
+/// Opens the engine that packs pages for this codec; `None`: the processor packs them.
 pub(super) fn open(codec: Codec) -> Result<Option<Arc<dyn Engine>>, Unusable> {
     if codec != Codec::Iaa {
         return Ok(None);

@@ -75,7 +75,7 @@ pub(super) fn faulty(device: Box<dyn Device>, file: &str) -> Box<dyn Device> {
 struct Faulty {
     device: Box<dyn Device>,
     plan: Option<DiskFaultPlan>,
-    /// What it is that something was written.
+    /// The point that is passed ([`pass`]) after each write.
     point: Point,
     /// Reads or writes so far, whichever fail.
     calls: AtomicU32,
@@ -213,7 +213,7 @@ fn die_at() -> Option<Point> {
     })
 }
 
-/// As by `SIGKILL` from outside; by what the jail allows.
+/// Ends this process as `SIGKILL` from outside does, by calls that the jail allows.
 fn die() -> ! {
     // SAFETY: integers, and no information; the descriptor is this process's.
     unsafe {

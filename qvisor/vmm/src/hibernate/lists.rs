@@ -1,4 +1,4 @@
-//! What the kernel's requests name in guest memory: frames, their classes, and sets of frames.
+//! Lists in guest memory that the kernel's requests name: frames, their classes, and sets of frames.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -58,7 +58,7 @@ fn bits(memory: &SandboxMemory, phys: u64, words: u64) -> Option<Bits> {
     Some(Bits::from_words(words.collect()))
 }
 
-/// What `SWAP_OUT` stores.
+/// The pages that `SWAP_OUT` stores or keeps.
 pub(super) struct Outgoing {
     pub working: Vec<Page>,
     pub rest: Vec<Page>,

@@ -148,7 +148,7 @@ struct Figures {
     stored: Stored,
     store_error: Option<String>,
     woken: Woken,
-    /// What the home counted when something was last stored.
+    /// The home's figures at the time when something was last stored.
     home: Vec<Stat>,
     packing: String,
 }
@@ -230,7 +230,7 @@ impl Hibernation {
         self.figures().woken.clone()
     }
 
-    /// What the home counts; while it stores pages, what it counted after it last did.
+    /// The home's figures; while it stores pages, those of the time after it last stored some.
     pub(crate) fn home_stats(&self) -> (Vec<Stat>, String) {
         let home = self.home.as_ref().ok().and_then(RwLock::try_read);
         home.map(|home| (home.stats(), home.packing())).unwrap_or_else(|| {
@@ -273,7 +273,7 @@ fn strike(numbers: &mut [PageId], came: &[Page]) {
     }
 }
 
-/// What the kernel asks for.
+/// The hostcalls by which the kernel uses the home.
 impl Hibernation {
     /// `SWAP_OUT`.
     pub(crate) fn swap_out(&self, memory: &SandboxMemory, phys: u64) -> i64 {

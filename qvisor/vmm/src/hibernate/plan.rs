@@ -32,10 +32,10 @@ const TURN: &str = ".packing";
 pub enum Reap {
     /// Page by page, as it is touched
     Off,
-    /// As a whole, before anything runs
+    /// All at once, before anything runs
     #[default]
     On,
-    /// As a whole, while programs run already
+    /// All at once, while programs run already
     Stream,
 }
 
@@ -52,7 +52,7 @@ impl FromStr for Reap {
     }
 }
 
-/// What a probe by a command is answered that finds the sandbox hibernated.
+/// The answer to a probe by a command that finds the sandbox hibernated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExecProbe {
     /// It wakes the sandbox, and runs
@@ -103,7 +103,8 @@ pub struct Wishes {
     pub timers: Option<Timers>,
 }
 
-/// What becomes of a sandbox whose idle time is over while a task waits, with a time-out, for the answer to what it asked.
+/// The course of a sandbox whose idle time is over while a task waits, with a time-out, for the answer to what it
+/// asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outbound {
     /// It stays awake: the time-out would not wake it.

@@ -1,4 +1,4 @@
-//! What deadlines of programs do to a sandbox that hibernates.
+//! The effect that deadlines of programs have on a sandbox that hibernates.
 #![deny(unsafe_code)]
 
 use std::time::Duration;
@@ -13,7 +13,8 @@ pub enum Timers {
     Sleep,
     /// A deadline that was set at least so long before wakes it.
     Wake(Duration),
-    /// The same, late: at a multiple of this of the host's monotonic clock, at which other sandboxes wake as well.
+    /// A deadline wakes it that was set at least [`Self::AHEAD`] before, or this long if that is less. It wakes late:
+    /// at a multiple of this of the host's monotonic clock, at which other sandboxes wake as well.
     Coalesce(Duration),
 }
 

@@ -57,7 +57,7 @@ pub enum Offset {
     Stream,
 }
 
-/// What a lock keeps others from: nothing, writing, or anything.
+/// The kind of a lock, by what it keeps others from: nothing, writing, or anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
     None,

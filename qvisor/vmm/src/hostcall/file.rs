@@ -60,7 +60,7 @@ pub struct HostFile {
     position: Mutex<()>,
     /// Its part of the quota's account.
     held: Option<Held>,
-    /// What is known of how it is read.
+    /// The experience with reads of it: whether they have to wait for the disk.
     pub(super) reads: Reads,
 }
 
@@ -211,17 +211,17 @@ impl FileTable {
         self.adopt(fd, false, None, false)
     }
 
-    /// As [`FileTable::adopt_mount`], for a volume: its files' locks are the host's as well.
+    /// Gives a mount as [`FileTable::adopt_mount`] does, for a volume: its files' locks are the host's as well.
     pub fn adopt_volume(&self, fd: OwnedFd, read_only: bool) -> Result<Handle, Errno> {
         self.adopt(fd, read_only, None, true)
     }
 
-    /// As [`FileTable::adopt_mount`], for a view whose size a quota bounds.
+    /// Gives a mount as [`FileTable::adopt_mount`] does, for a view whose size a quota bounds.
     pub fn adopt_counted_mount(&self, fd: OwnedFd, quota: &Arc<Quota>) -> Result<Handle, Errno> {
         self.adopt(fd, false, Some(Arc::clone(quota)), false)
     }
 
-    /// As [`FileTable::adopt_mount`], for a mount that must not change.
+    /// Gives a mount as [`FileTable::adopt_mount`] does, for one that must not change.
     pub fn adopt_read_only_mount(&self, fd: OwnedFd) -> Result<Handle, Errno> {
         self.adopt(fd, true, None, false)
     }

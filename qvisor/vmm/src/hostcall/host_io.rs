@@ -51,7 +51,7 @@ impl HostIo {
         Self::with_proc(sink, proc.as_fd())
     }
 
-    /// As [`HostIo::new`], with a `/proc` that shows at least this process.
+    /// Prepares the process for host I/O as [`HostIo::new`] does, with a `/proc` that shows at least this process.
     pub fn with_proc(sink: EventSink, proc: BorrowedFd<'_>) -> Result<Self, Errno> {
         sys::clear_umask();
         sys::ignore_sigpipe();

@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_micros(60);
 /// Bytes that a thread reads at a time to have them in the page cache.
 const PART_BYTES: usize = 64 << 10;
 
-/// What is known of how a file is read.
+/// The experience with reads of a file: whether they have to wait, as far as the file system and the last ones tell.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
     /// The file system does not say whether it has to wait.

@@ -92,7 +92,7 @@ impl Bench {
         Self { dir, memory: TestMemory::new(), io, events, root }
     }
 
-    /// The same with a quota.
+    /// Makes a bench as [`Self::new`] does, with a quota of so many bytes.
     pub fn with_quota(bytes: u64) -> (Self, Arc<super::quota::Quota>) {
         let mut bench = Self::new();
         let quota = super::quota::Quota::new(bytes);

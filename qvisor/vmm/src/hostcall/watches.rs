@@ -13,7 +13,7 @@ use super::stream_kind::{Stream, StreamKind};
 use crate::errno::Errno;
 use crate::sys;
 
-/// What the sandbox has watched.
+/// The watches that the sandbox has set: the instance of `inotify(7)`, and its descriptors.
 #[derive(Default)]
 pub(super) struct Watches {
     stream: Option<Handle>,

@@ -35,7 +35,7 @@ impl Speculation {
         }
     }
 
-    /// As `doctor` and the log name it.
+    /// The name of this feature in the log and in messages of `doctor`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -44,7 +44,8 @@ pub fn begin_apart(propagation: Propagation) -> Result<(), JailError> {
     root::set_propagation(propagation)
 }
 
-/// The same later: an empty root takes the host's place, for it and its children, and its user is one that nobody else is.
+/// Completes [`begin_apart`] later: an empty root takes the host's place for this process and its children, and it
+/// takes on a user that nobody else is.
 pub fn leave_host_apart() -> Result<(), JailError> {
     root::leave_host(&[], false)?;
     users::become_own();

@@ -12,7 +12,7 @@ use crate::process;
 pub const POD_PLACE: &CStr = c"/pod";
 const PRIVATE: &str = "making mounts private";
 
-/// What becomes of mounts of the host that are made later.
+/// Whether mounts of the host that are made later are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// They are not seen here.
@@ -141,7 +141,7 @@ pub fn attach(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
     cover(tree, place)
 }
 
-/// The same, over what is there.
+/// Gives a detached mount its place in this mount namespace, over the file or directory that is there.
 pub fn cover(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
     const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
     let (from, here, flags) = (tree.as_raw_fd(), libc::AT_FDCWD, MOVE_MOUNT_F_EMPTY_PATH);

@@ -68,7 +68,8 @@ enum Mode {
     Mapped,
     Identity,
     Host,
-    /// As a bundle describes it. The ids on the host that the guest's root is for files.
+    /// The ids are mapped as a bundle describes it. The fields are the ids on the host that the guest's root is for
+    /// files.
     Given {
         user: u32,
         group: u32,
@@ -229,7 +230,8 @@ impl Users {
         Some(IdMap { namespace: namespace.as_fd() })
     }
 
-    /// What is added to an id to show it to the guest: the first id on the host, if ids are mapped by mounts.
+    /// The number that is added to an id to show it to the guest: the first id on the host if ids are mapped by mounts,
+    /// else 0.
     #[must_use]
     pub fn base(&self) -> u32 {
         if self.mode == Mode::Mapped { MAPPED_BASE } else { 0 }
@@ -263,7 +265,7 @@ impl Users {
         self.namespace.is_some()
     }
 
-    /// As `doctor` and the log name it.
+    /// The name of this mode of ids, for people.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self.mode {

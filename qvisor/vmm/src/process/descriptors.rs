@@ -15,7 +15,7 @@ pub unsafe fn keep_only<const N: usize>(keep: [OwnedFd; N]) -> io::Result<[Owned
     kept.try_into().map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// The same, where some may not be there.
+/// Keeps only some descriptors as [`keep_only`] does; those that are `None` take no number.
 ///
 /// # Safety
 /// As [`keep_only`].
@@ -26,7 +26,7 @@ pub unsafe fn keep_some<const N: usize>(keep: [Option<OwnedFd>; N]) -> io::Resul
     Ok(are_there.map(|is_there| if is_there { kept.next() } else { None }))
 }
 
-/// The same, for any number.
+/// Keeps only these descriptors as [`keep_only`] does, for any number of them.
 ///
 /// # Safety
 /// As [`keep_only`].

@@ -227,7 +227,7 @@ fn a_figure_of_before_the_sleep_is_not_taken_for_a_sleepers() {
     assert_eq!(policy.now().awake_bytes + policy.now().asleep_bytes, 0);
 }
 
-/// What the runtime owes an answer to, and what a client still waits for.
+/// The actions that the runtime has yet to carry out, and the requests that wait or have been granted.
 #[derive(Default)]
 struct World {
     orders: Vec<Action>,

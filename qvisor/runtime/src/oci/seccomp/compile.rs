@@ -40,7 +40,7 @@ pub struct Rule {
     pub conditions: Vec<Condition>,
 }
 
-/// What becomes of the calls of one number.
+/// The treatment that calls of one number get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Treatment {
     Always(u32),

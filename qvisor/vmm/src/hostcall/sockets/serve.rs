@@ -64,7 +64,8 @@ impl HostIo {
         }
     }
 
-    /// The same of a network family: what a connection to the host's Unix sockets may not do, names a place of the host.
+    /// A socket of a network family by its handle; `ENOTSOCK`, and `EOPNOTSUPP` for a Unix socket: calls that name a
+    /// place of the host must not be made on a connection to one of the host's.
     fn net_socket(&self, handle: Handle) -> Result<(Arc<HostFile>, SocketKind), Errno> {
         let (file, kind) = self.socket(handle)?;
         if kind.family == libc::AF_UNIX { Err(Errno(libc::EOPNOTSUPP)) } else { Ok((file, kind)) }

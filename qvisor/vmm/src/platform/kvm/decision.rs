@@ -1,4 +1,4 @@
-//! What the vCPU loop does when the guest has left: decided from the exit alone, without KVM.
+//! The vCPU loop's next step when the guest has left: decided from the exit alone, without KVM.
 #![deny(unsafe_code)]
 
 use abi::hostcall::HOSTCALL_PORT;
@@ -14,7 +14,7 @@ const _: () = assert!(VECTOR_BUS <= 0xff);
 /// How much of an unexpected exit's name and numbers is told, in characters.
 const NAME_MAX: usize = 120;
 
-/// What the loop does next. It owns what it says: the vCPU's shared page is free for the next exit.
+/// The next step of the vCPU loop. It owns its data: the vCPU's shared page is free for the next exit.
 #[derive(Debug)]
 pub enum Step {
     /// Carries out the hostcall at this guest-physical address.
@@ -42,7 +42,7 @@ pub enum Fatal {
     Refused(kvm_ioctls::Error),
 }
 
-/// What the loop does after `KVM_RUN` returned `exit`.
+/// Decides the loop's step after `KVM_RUN` returned `exit`.
 #[inline]
 pub fn decide(exit: Result<VcpuExit<'_>, kvm_ioctls::Error>) -> Step {
     match exit {
@@ -75,7 +75,7 @@ fn fatal(exit: &VcpuExit<'_>) -> Fatal {
 }
 
 impl Fatal {
-    /// What is said about it. `suberror` is KVM's, of an internal error.
+    /// The error that reports this end. `suberror` is KVM's, of an internal error.
     pub fn failure(self, registers: GuestRegisters, suberror: u32) -> Failure {
         match self {
             Self::Shutdown => Failure::Shutdown(registers),

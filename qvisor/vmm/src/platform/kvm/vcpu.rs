@@ -30,7 +30,7 @@ pub struct Vcpu<'m> {
     pub(super) exits: &'m ExitCounters,
 }
 
-/// What is left to do after an exit was handled.
+/// The task that is left after an exit was handled.
 enum After {
     /// The guest's kernel runs on, and looks at `pending` by itself.
     Resume,

@@ -19,7 +19,8 @@
 
 /// How long either side spins for its turn, in TSC cycles: some tens of microseconds.
 pub const SPIN_FREE: u64 = 100_000;
-/// The same while the sandbox itself is short of cores, until that has held for [`RUNS_TO_CROWD`] runs.
+/// How long either side spins, in TSC cycles, while the sandbox itself is short of cores, until that has held for
+/// [`RUNS_TO_CROWD`] runs.
 const SPIN_CROWDED: u64 = 2_000;
 /// Crowded runs in a row until the threads share a core: changing costs system calls.
 const RUNS_TO_CROWD: u32 = 8;

@@ -28,7 +28,7 @@ const CALLS_OF_ONE: usize = 3;
 const _: () = assert!(2 * FILES_MAX <= CALLS_MAX);
 /// Runs longer than this are left to page faults.
 const POPULATE_MAX: u64 = 2 << 20;
-/// The same for what can only be read: the host brings neighbours in with one fault.
+/// Read-only runs longer than this are left to page faults: the host brings neighbours in with one fault.
 const POPULATE_TO_READ: u64 = 128 << 10;
 /// How often, and for how long each time, an answer is waited for while the mapper sleeps, and in all: it may have to wait for a
 /// core or for a lock of the host's. After longer than that the watchdog would end the sandbox.

@@ -494,8 +494,8 @@ impl Stubs {
         }
     }
 
-    /// What the stubs have used when the sandbox has just begun to sleep; `None`: it was woken before this thread came to
-    /// it, and the stubs use their turns.
+    /// Begins to watch the stubs when the sandbox has just begun to sleep, with the time that each has used; `None`: it
+    /// was woken before this thread came to it, and the stubs use their turns.
     fn watch_restless(&self) -> Option<Restless> {
         let used = |process: Arc<Process>| (cpu::process_cpu_ns(process.pid), process);
         let watched = Restless {

@@ -153,8 +153,8 @@ impl Patience for UntilWanted<'_> {
     }
 }
 
-/// The same for a stub that waits for its turn itself, and so has no reason to be kept from running: it is not waited for
-/// without an end.
+/// The patience of [`UntilWanted`] up to a time, for a stub that waits for its turn itself: it has no reason to be kept
+/// from running, so it is not waited for without an end.
 struct AtMost<'a> {
     until: UntilWanted<'a>,
     end_ns: u64,
