@@ -49,7 +49,7 @@ pub struct Cli {
     /// Accepted, and without effect; runc's
     #[arg(long, global = true, hide = true, value_name = "FILE")]
     pub criu: Option<PathBuf>,
-    /// What this node's administrator says of containers, in TOML [default: /etc/dormouse/config.toml, if there]
+    /// Settings of this node's administrator for all containers, in TOML [default: /etc/dormouse/config.toml, if there]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(subcommand)]
@@ -90,7 +90,7 @@ pub enum Command {
     },
     /// List the sandboxes that run, and the containers
     List {
-        /// As a JSON array
+        /// Print a JSON array
         #[arg(long)]
         json: bool,
         #[arg(long, short, value_enum, default_value_t)]
@@ -132,14 +132,14 @@ pub enum Command {
     /// Put a sandbox's memory on disk until it is woken
     Hibernate {
         id: String,
-        /// As a JSON object
+        /// Print a JSON object
         #[arg(long)]
         json: bool,
     },
     /// Wake a hibernated sandbox
     Wake {
         id: String,
-        /// As a JSON object
+        /// Print a JSON object
         #[arg(long)]
         json: bool,
         /// How the working set comes back [default: as the sandbox was started]
@@ -159,14 +159,14 @@ pub enum Command {
     /// Show a sandbox's memory by class, and how often it hibernated; does not wake it
     Stats {
         id: String,
-        /// As a JSON object
+        /// Print a JSON object
         #[arg(long)]
         json: bool,
     },
     /// Say what keeps a sandbox awake, and what woke it last; does not wake it
     Why {
         id: String,
-        /// As a JSON object
+        /// Print a JSON object
         #[arg(long)]
         json: bool,
     },
@@ -188,7 +188,7 @@ pub enum Command {
     Features,
     /// Say what this host offers, and which platform is chosen
     Doctor {
-        /// As a JSON object
+        /// Print a JSON object
         #[arg(long)]
         json: bool,
     },
@@ -206,7 +206,7 @@ pub struct CreateArgs {
     /// Unix socket that gets the container's terminal
     #[arg(long, value_name = "SOCKET")]
     pub console_socket: Option<PathBuf>,
-    /// What runs the kernel [default: as the annotations or the node's configuration say, or auto]
+    /// The platform that runs the kernel [default: as the annotations or the node's configuration say, or auto]
     #[arg(long, value_enum, default_value_t)]
     pub platform: PlatformChoice,
     /// Who root in the container is on the host [default: as the annotations or the node's configuration say, or auto]
@@ -223,7 +223,7 @@ pub struct CreateArgs {
     /// see it [default: on]
     #[arg(long, value_enum)]
     pub patch_calls: Option<Switch>,
-    /// What programs may do with Unix sockets of the host that volumes show [default: none]
+    /// The use that programs may make of Unix sockets of the host that volumes show [default: none]
     #[arg(long, value_enum)]
     pub host_uds: Option<HostUdsChoice>,
     /// Log system calls to standard error
@@ -291,10 +291,10 @@ pub struct HibernationArgs {
     /// While the sandbox waits, with a time-out, for the answer to what it asked somebody [default: awake]
     #[arg(long, value_enum)]
     pub outbound: Option<OutboundChoice>,
-    /// What a probe by a command is answered that finds the sandbox hibernated [default: wake]
+    /// The answer to a probe by a command that finds the sandbox hibernated [default: wake]
     #[arg(long, value_enum)]
     pub exec_probe: Option<ExecProbeChoice>,
-    /// What timers of programs do while the sandbox hibernates: nothing (sleep), or one that was set at least TIME ahead wakes it
+    /// The effect of programs' timers while the sandbox hibernates: nothing (sleep), or one that was set at least TIME ahead wakes it
     /// (wake[:TIME], 30s if not given), at multiples of TIME if it may be late (coalesce:TIME) [default: sleep]
     #[arg(long, value_name = "sleep|wake[:TIME]|coalesce:TIME", value_parser = parse_timers)]
     pub timers: Option<Timers>,
@@ -325,7 +325,7 @@ pub struct DoArgs {
     /// Directory to use as the root file system
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub rootfs: PathBuf,
-    /// What runs the kernel
+    /// The platform that runs the kernel
     #[arg(long, value_enum, default_value_t)]
     pub platform: PlatformChoice,
     /// Memory limit, as 512M or 2G; the kernel's own share is at most 48M more [default: 2G, or the host's memory if less]
@@ -337,7 +337,7 @@ pub struct DoArgs {
     /// Most processes and threads
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=32768))]
     pub pids: u32,
-    /// What the sandbox may write to its copy-on-write view, as 512M or 2G
+    /// The most that the sandbox may write to its copy-on-write view, as 512M or 2G
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_size)]
     pub disk: u64,
     /// Set an environment variable, or take the caller's own one [default: what programs need, no secrets]
@@ -378,7 +378,7 @@ pub struct DoArgs {
     /// see it
     #[arg(long, value_enum, default_value = "on")]
     pub patch_calls: Switch,
-    /// What programs may do with Unix sockets of the host that volumes show
+    /// The use that programs may make of Unix sockets of the host that volumes show
     #[arg(long, value_enum, default_value_t)]
     pub host_uds: HostUdsChoice,
     /// Log system calls to standard error

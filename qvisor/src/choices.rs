@@ -174,9 +174,9 @@ impl From<OutboundChoice> for Outbound {
 pub enum ReapChoice {
     /// Page by page, as it is touched
     Off,
-    /// As a whole, before anything runs
+    /// All at once, before anything runs
     On,
-    /// As a whole, while programs run already
+    /// All at once, while programs run already
     Stream,
 }
 

@@ -20,7 +20,7 @@ pub struct BenchArgs {
     /// How often everything is packed and unpacked; medians are shown
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub rounds: u16,
-    /// As a JSON object
+    /// Print a JSON object
     #[arg(long)]
     pub json: bool,
     /// Write a chart as well
