@@ -298,7 +298,7 @@ pub fn start(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8]) -> Resu
     }
 }
 
-/// What is asked for the attributes of a path.
+/// The node at a path whose attributes are asked for.
 pub enum Named {
     At(Path),
     /// Known by a listing, without an inode: the attributes, and the mount.
