@@ -72,7 +72,7 @@ pub(super) struct Watch {
     order: Option<i64>,
 }
 
-/// What is known of visits.
+/// The visits so far: when the last one came that counts, and whether others, or a timer's work, are open.
 #[derive(Clone, Copy, Default)]
 struct Visits {
     /// When somebody came last by whom the time is restarted; 0: nobody.
