@@ -65,7 +65,8 @@ fn is_time() -> bool {
     time::monotonic_ns() >= NEXT_NS.load(Ordering::Relaxed)
 }
 
-/// The same for a task that ends, once it has no descriptors any more: it may have left something, and nobody may call for long.
+/// Carries out a pass, if it is time or the last one was short, for a task that ends and has no descriptors any more.
+/// The task may have left something, and nobody may call for long.
 pub fn collect_on_exit() {
     let is_short = || TOOK_NS.load(Ordering::Relaxed) <= SHORT_NS;
     if DUE.load(Ordering::Relaxed) && (is_time() || is_short()) {

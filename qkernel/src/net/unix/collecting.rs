@@ -1,4 +1,4 @@
-//! What the collector of sockets that only messages hold sees of a socket ([`crate::net::passing`]).
+//! The side of a socket that the collector of sockets which only messages hold sees ([`crate::net::passing`]).
 
 use alloc::sync::Arc;
 

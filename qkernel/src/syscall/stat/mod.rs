@@ -64,7 +64,7 @@ fn raw_stat(stat: &Stat) -> RawStat {
     }
 }
 
-/// What a node is seen by.
+/// The mount that a node is seen by, and the node's place in it.
 struct Mounted {
     /// The mount's number.
     id: u64,
