@@ -192,7 +192,7 @@ pub enum Kind<C: 'static> {
     Text(Show<C>),
     /// Text that is made piece by piece, as it is read.
     Pieces(ShowPiece<C>),
-    /// The same, and what tells of its changes.
+    /// Text that is made piece by piece, and the function that finds what tells of its changes.
     Watched(ShowPiece<C>, fn(&C) -> Result<Arc<Changes>>),
     Setting(Show<C>, Store<C>),
     Link(fn(&C) -> Result<LinkTarget>),
@@ -252,7 +252,7 @@ impl<C: 'static> Entry<C> {
         self.mode = mode;
         self
     }
-    /// The same, for tasks that [`Context::guard`] lets in.
+    /// Restricts the entry to tasks that [`Context::guard`] lets in.
     pub const fn guarded(mut self) -> Self {
         self.guarded = true;
         self

@@ -98,7 +98,8 @@ impl<'a> Walker<'a> {
         self.finish_unless(follow, |_, _| false)?.ok_or(Errno::ENOENT)
     }
 
-    /// The same; `None`: `is_enough` was true of the last name and its directory, so that it was not looked up.
+    /// Walks to the end as [`Self::finish`] does; `None`: `is_enough` was true of the last name and its directory, so that it was
+    /// not looked up.
     fn finish_unless(
         mut self,
         follow: bool,

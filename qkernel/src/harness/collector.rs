@@ -24,7 +24,7 @@ use machine::sync::{Rank, SpinLock};
 pub const SCENARIOS: &[fn()] = &[what_moves_stays_and_what_nobody_reaches_goes];
 
 const ROUNDS: u64 = 400;
-/// Actions before each pass, and the most of them between two pieces of it.
+/// The number of actions before each pass, and the highest between two pieces of it.
 const BEFORE: u64 = 60;
 const BETWEEN: u64 = 4;
 /// Descriptors from which on more are closed than made.

@@ -139,7 +139,7 @@ pub struct Wake {
 struct Awake {
     deadline: Deadline,
     since_ns: u64,
-    /// The count of what had been written to the outside before.
+    /// The count of what had been written to the outside before the wake.
     written: u64,
 }
 

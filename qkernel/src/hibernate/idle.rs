@@ -404,7 +404,7 @@ mod tests {
         watch
     }
 
-    /// The same, woken by a visit at 10,000 ns.
+    /// A watch as [`watch`] makes it, of a sandbox that was woken by a visit at 10,000 ns.
     fn woken() -> Watch {
         let mut watch = watch();
         assert!(watch.begin_look(6000));

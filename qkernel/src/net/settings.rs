@@ -76,8 +76,8 @@ pub fn local_ports() -> Option<(u16, u16)> {
     (low != 0).then_some((low, high))
 }
 
-/// Returns the text of a setting once `text` is written to it. `EINVAL`: no such value may be. `ENOENT`: there is no
-/// such thing.
+/// Returns the text of a setting once `text` is written to it. `EINVAL`: the setting does not take it.
+/// `ENOENT`: it names something that there is not.
 fn changed(name: &str, now: &[u8], text: &str) -> Result<Vec<u8>> {
     let line = |text: &str| [text.as_bytes(), b"\n"].concat();
     match name {

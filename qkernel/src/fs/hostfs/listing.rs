@@ -134,7 +134,7 @@ impl Listing {
         Some((stat, self.version))
     }
 
-    /// The same, for an inode that is made of them.
+    /// Takes the attributes of `name` out, if they came ahead, for an inode that is made of them.
     fn take(&mut self, name: &[u8]) -> Option<HostStat> {
         let index = self.find(name)?;
         let (at, stat) = self.ahead.remove(index)?;

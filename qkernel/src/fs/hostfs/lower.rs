@@ -261,7 +261,7 @@ impl HostInode {
         if (stat.dev, stat.ino) == (side.dev, self.id.1) { Ok(handle) } else { Err(Errno::ENOENT) }
     }
 
-    /// Leaves this directory and those above for the overlay's view, since its names are about to change.
+    /// Gives up the lower side of this directory and of those above, since what this one shows is about to change.
     pub(super) fn leave_lower(&self) {
         self.forget_ahead();
         let Some(side) = &self.fs.lower else { return };

@@ -32,7 +32,7 @@ use machine::time;
 
 /// The least and the most time between two passes, unless somebody needs what the second one finds.
 const PAUSE_NS: RangeInclusive<u64> = 200_000..=2_000_000_000;
-/// The same, as a multiple of what the first one took.
+/// The time between two passes as a multiple of what the first one took, within [`PAUSE_NS`].
 const PAUSE_PER_PASS: u64 = 20;
 /// A task that ends does not mind one that takes no longer.
 const SHORT_NS: u64 = 1_000_000;

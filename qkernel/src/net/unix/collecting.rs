@@ -1,4 +1,4 @@
-//! The side of a socket that the collector of sockets which only messages hold sees ([`crate::net::passing`]).
+//! A socket's answers to the collector, which frees sockets that only messages hold ([`crate::net::passing`]).
 
 use alloc::sync::Arc;
 

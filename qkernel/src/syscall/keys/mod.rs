@@ -25,8 +25,8 @@ const UNKNOWN_BYTES: usize = 4096;
 /// Most bytes that `KEYCTL_UPDATE` takes.
 const UPDATE_MAX: u64 = 4096;
 
-/// The operations of `keyctl(2)` that this kernel answers that it can do, in bits of two bytes: itself, keyrings that
-/// outlive their user, large keys, invalidation, closed keyrings, moving; names of keyrings of a container's own, and
+/// The answer of `KEYCTL_CAPABILITIES`: what `keyctl(2)` can do here, in bits of two bytes: itself, keyrings that outlive
+/// their user, large keys, invalidation, closed keyrings, moving; names of keyrings of a container's own, and
 /// keys of its own.
 const CAPABILITIES: [u8; 2] = [0x01 | 0x02 | 0x10 | 0x20 | 0x40 | 0x80, 0x01 | 0x02];
 

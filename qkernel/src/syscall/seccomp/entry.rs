@@ -1,4 +1,4 @@
-//! The judgement of a task's filters on a system call before it is performed.
+//! Applies a task's filters, or strict mode, to a system call before it is performed.
 
 use abi::seccomp::{ALLOW, ERRNO, KILL_THREAD, LOG, NOTIFY, TRACE, TRAP, VERDICT_DATA_BITS};
 use abi::word::low32;
