@@ -21,7 +21,7 @@ pub enum Bound {
 pub struct Family {
     /// Its name in `longwork`.
     pub name: &'static str,
-    /// What it goes through, and how many there may be.
+    /// The things that the loops go through, and how many there may be.
     pub over: &'static str,
     pub bound: Bound,
     /// Where.

@@ -36,7 +36,7 @@ pub struct FileSystem {
     pub dev: u64,
     /// `f_type` of `statfs(2)`.
     pub magic: u64,
-    /// What is answered to who would make a name.
+    /// The error for an attempt to make a name.
     pub no_new_names: Errno,
 }
 
@@ -54,7 +54,7 @@ pub trait Context: Clone + Send + Sync + 'static {
     fn owner(&self) -> (u32, u32) {
         (0, 0)
     }
-    /// The same for directories that all may look into.
+    /// User and group of the directories that all may look into.
     fn owner_of_public(&self) -> (u32, u32) {
         self.owner()
     }
@@ -82,7 +82,7 @@ pub trait Context: Clone + Send + Sync + 'static {
     fn link_size(&self) -> u64 {
         0
     }
-    /// What a write to a text without settings answers.
+    /// The error for a write to a text without settings.
     fn refusal(&self) -> Errno {
         Errno::EROFS
     }
@@ -109,7 +109,7 @@ pub struct Out {
     counted: usize,
 }
 
-/// As many bytes are enough for a piece of a text.
+/// Bytes that are enough for a piece of a text.
 const PIECE_BYTES: usize = 16 << 10;
 
 impl Out {
@@ -192,7 +192,7 @@ pub enum Kind<C: 'static> {
     Text(Show<C>),
     /// Text that is made piece by piece, as it is read.
     Pieces(ShowPiece<C>),
-    /// The same, and what tells of its changes.
+    /// Text that is made piece by piece, and the function that finds what tells of its changes.
     Watched(ShowPiece<C>, fn(&C) -> Result<Arc<Changes>>),
     Setting(Show<C>, Store<C>),
     Link(fn(&C) -> Result<LinkTarget>),
@@ -227,7 +227,7 @@ impl<C: 'static> Entry<C> {
     pub const fn pieces(name: &'static str, show: ShowPiece<C>) -> Self {
         Self { name, mode: 0o444, kind: Kind::Pieces(show), guarded: false }
     }
-    /// The same with changes that can be polled for.
+    /// A file anyone may read, whose length programs choose, and whose changes can be polled for.
     pub const fn watched(
         name: &'static str,
         show: ShowPiece<C>,
@@ -247,12 +247,12 @@ impl<C: 'static> Entry<C> {
     pub const fn link(name: &'static str, target: fn(&C) -> Result<LinkTarget>) -> Self {
         Self { name, mode: 0o777, kind: Kind::Link(target), guarded: false }
     }
-    /// The same with other permission bits.
+    /// Replaces the permission bits.
     pub const fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
     }
-    /// The same, for tasks that [`Context::guard`] lets in.
+    /// Restricts the entry to tasks that [`Context::guard`] lets in.
     pub const fn guarded(mut self) -> Self {
         self.guarded = true;
         self

@@ -17,7 +17,7 @@ use crate::task::signal::send::kill_process;
 use machine::errno::Result;
 use machine::sched::work;
 
-/// What a look at a process counts as work.
+/// The work that one look at a process counts as.
 const LOOK: u32 = 8;
 /// How often a sum is made anew since somebody left.
 const SUMS_MAX: usize = 16;

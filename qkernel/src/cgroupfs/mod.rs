@@ -41,7 +41,7 @@ struct Place {
     id: GroupId,
 }
 
-/// The same, for as long as something is done with it.
+/// A group whose container is kept for as long as something is done with the group.
 struct Group {
     container: Arc<Container>,
     id: GroupId,

@@ -25,7 +25,7 @@ pub struct File {
     pub store: Option<Store>,
     /// The container may write it in its own group as well.
     pub is_delegated: bool,
-    /// What tells of its changes.
+    /// The changes of the file that can be polled for; `None`: it has none.
     pub event: Option<Event>,
 }
 
@@ -35,12 +35,12 @@ impl File {
         self.show(is_root, has).is_some()
     }
 
-    /// What makes the text in such a group.
+    /// Returns the function that makes the text in such a group; `None`: the group does not have the file.
     pub fn show(&self, is_root: bool, has: Controllers) -> Option<Show> {
         if is_root { self.in_root } else { self.below.filter(|_| has.contains(self.needs)) }
     }
 
-    /// The same file in all groups.
+    /// A file that is alike in all groups, the container's own among them.
     const fn all(name: &'static str, needs: Controllers, show: Show) -> Self {
         Self::split(name, needs, Some(show), Some(show))
     }

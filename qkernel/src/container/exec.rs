@@ -42,7 +42,7 @@ use machine::sync::{Rank, SpinLock};
 const EXIT_FAILURE: u8 = 125;
 /// Kernel memory that a small program needs.
 const PROGRAM_BYTES: usize = 1 << 20;
-/// As much of `/etc/passwd` is looked at.
+/// Most bytes of `/etc/passwd` that are searched for the user's home directory.
 const PASSWD_MAX: usize = 256 << 10;
 
 struct ExecProcess {

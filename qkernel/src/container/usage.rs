@@ -1,4 +1,4 @@
-//! What a container uses, for the host. As with the list of processes, it wakes nobody and waits for nothing.
+//! Reports to the host what a container uses. Like the list of processes, it wakes nobody and waits for nothing.
 
 use alloc::format;
 use alloc::string::String;
@@ -18,7 +18,7 @@ pub fn tell(id: u64, request: u64) {
     host::report_usage(id, request, &text);
 }
 
-/// What a container uses, in that form.
+/// Returns the text of what a container uses, in the form of `REPORT_USAGE`.
 pub fn of(container: &Container) -> String {
     let owner = container.memory().owner();
     let (user, system) = container.cpu_ticks();

@@ -112,7 +112,7 @@ impl<'a> CallerCtx<'a> {
         self.files().get(fd)
     }
 
-    /// The same of a descriptor that does more than name a place (`O_PATH`); `EBADF`.
+    /// The open file of a descriptor that does more than name a place; `EBADF` for one opened with `O_PATH`.
     pub fn opened(&self, fd: i32) -> Result<Arc<File>> {
         self.file(fd).and_then(|file| {
             if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }

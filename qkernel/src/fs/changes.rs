@@ -21,7 +21,7 @@ impl Changes {
     }
 }
 
-/// What one open file has told of the changes.
+/// The number of changes that one open file has told its pollers of.
 pub struct Seen {
     changes: Arc<Changes>,
     count: AtomicU32,

@@ -254,7 +254,7 @@ impl Dentry {
     }
 }
 
-/// What a watch keeps of a name.
+/// A watch's hold on a name: it keeps the dentry, which counts it as long as it lives.
 pub struct Watched(Arc<Dentry>);
 
 impl Watched {

@@ -294,7 +294,7 @@ pub struct File {
     pub path: Option<Path>,
     flags: AtomicU32,
     pub pos: Mutex<u64>,
-    /// What its program is to be told of by signals, once it has asked.
+    /// The program's request for signals about the file, once it has made one.
     notice: SpinLock<Option<Arc<Notice>>>,
     /// A program is run by it: nobody writes to the file meanwhile.
     denies_writes: bool,
@@ -417,7 +417,7 @@ impl File {
         Ok(())
     }
 
-    /// What its program is to be told of by signals.
+    /// Returns the program's request for signals about the file, if it has made one.
     pub fn notice(&self) -> Option<Arc<Notice>> {
         self.notice.lock().clone()
     }

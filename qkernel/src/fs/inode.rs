@@ -149,7 +149,8 @@ pub trait Inode: Send + Sync + Any {
     fn cache_policy(&self) -> CachePolicy {
         CachePolicy::Trust
     }
-    /// What offsets and lengths of reads and writes with `O_DIRECT` are multiples of; 0: they need not be.
+    /// The number that offsets and lengths of reads and writes with `O_DIRECT` are multiples of, in bytes; 0: they need
+    /// not be.
     fn direct_align(&self) -> u32 {
         0
     }

@@ -84,8 +84,9 @@ fn by_host(node: Arc<Handle>) -> ByHost {
     ByHost { node, register: host_poll::register_handler, unregister: host_poll::unregister }
 }
 
-/// What a watch keeps of what was found. A node that no name leads to again, and that would end untold, is not kept: its watch has
-/// nothing to tell. Its address is, so that no other node is taken for it.
+/// Makes the pin by which a watch keeps the name and the node that were found. A node that no name leads to again, and
+/// that would end untold, is not kept, since its watch has nothing to tell. A weak reference keeps its address, so that
+/// no other node is taken for it.
 fn pin(dentry: &Arc<Dentry>, inode: &Arc<dyn Inode>) -> Pin {
     if inode.tells_its_end() || dentry.is_found_again() {
         return Pin { name: Some(Box::new(Watched::new(dentry))), node: Some(Box::new(inode.clone())) };

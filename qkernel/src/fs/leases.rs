@@ -28,7 +28,7 @@ const LEASES_MAX: usize = 4096;
 /// Holders that are told at once.
 const BATCH: usize = 64;
 
-/// What becomes of a lease that is in the way.
+/// The change that a lease in the way is told to make.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Break {
     /// It is to let readers in.
@@ -53,7 +53,7 @@ pub struct Shown {
     /// The description's [`File::id`].
     pub file: u64,
     pub process: PidOf,
-    /// What it is, or is to become if it is told to make way: `None` is nothing.
+    /// Whether the lease is exclusive, or will be once it has made way as it was told; `None`: it is to go.
     pub exclusive: Option<bool>,
     pub is_breaking: bool,
 }
@@ -117,7 +117,7 @@ pub fn count() -> usize {
     COUNT.load(Ordering::SeqCst)
 }
 
-/// What a change of a file's leases came to.
+/// The result of an operation on a file's leases, and whether it changed them.
 struct Changed<R> {
     result: R,
     /// The leases are others than before, or say other things.

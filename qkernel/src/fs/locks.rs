@@ -78,7 +78,7 @@ struct Table {
     files: BTreeMap<usize, FileLocks>,
     /// The process (descriptor table) that each waiting process waits for.
     waits: BTreeMap<u64, u64>,
-    /// What tasks wait for, by file, and there in the order in which they came.
+    /// The locks that tasks wait for, by file, and for each file in the order in which the tasks came.
     blocked: BTreeMap<(usize, u64), Shown>,
 }
 
@@ -107,7 +107,7 @@ impl Drop for Blocked {
     }
 }
 
-/// What came of an attempt to lock.
+/// The outcome of an attempt to lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Attempt {
     Done,
@@ -117,7 +117,7 @@ enum Attempt {
     HeldOutside,
 }
 
-/// What was removed.
+/// The locks that an operation has removed.
 #[derive(Clone, Copy, Default)]
 struct Removed {
     is_any: bool,
@@ -158,7 +158,7 @@ fn host_of(file: &File) -> Option<HostView<'_>> {
     file.path.as_ref()?.inode.host_locks()
 }
 
-/// The same for locks of bytes, of which the host has those of regular files.
+/// The file's locks of bytes on the host, if others may open it: the host has those of regular files only.
 fn records_host_of(file: &File) -> Option<HostView<'_>> {
     host_of(file).filter(|_| file.path.as_ref().is_some_and(|path| path.inode.kind() == S_IFREG))
 }
@@ -438,7 +438,7 @@ pub struct Listed {
     pub next: usize,
     pub node: Option<Node>,
     pub held: Vec<Shown>,
-    /// What tasks wait for.
+    /// The locks that tasks wait for.
     pub blocked: Vec<Shown>,
 }
 

@@ -87,14 +87,14 @@ impl Limits {
     }
 }
 
-/// What a mount covers: a name in another mount.
+/// The place that a mount covers: a name in another mount.
 type Place = (Arc<Mount>, Arc<Dentry>);
 
 static NEXT_MOUNT: AtomicU64 = AtomicU64::new(1);
 
 /// A file system (or a part of it) at a place of the tree.
 pub struct Mount {
-    /// As in `/proc/PID/mountinfo`.
+    /// The mount's number, as in `/proc/PID/mountinfo`.
     pub id: u64,
     /// Type name (`overlay`, `tmpfs`, `proc`, …) and source, for `/proc/PID/mounts`.
     pub kind: Box<[u8]>,
@@ -122,7 +122,7 @@ pub struct Mount {
 
 /// Most mounts in a tree (`/proc/sys/fs/mount-max`).
 pub const MOUNTS_MAX: u32 = 10_000;
-/// What a mount takes, its places in the tables and its names' headers included.
+/// Bytes of kernel memory that a mount takes, its places in the tables and its names' headers included.
 const MOUNT_BYTES: usize = 640;
 
 /// Mounts by the place they cover: mount id and dentry address (which the mount keeps alive).
@@ -153,7 +153,7 @@ impl Mount {
         Self::charged(root, root_inode, kind, source, limits, Charge::default())
     }
 
-    /// The same on behalf of a program. `ENOSPC`: no memory is left for what outlives processes.
+    /// Makes a mount of `root` on behalf of a program. `ENOSPC`: no memory is left for what outlives processes.
     pub fn made(
         root: Arc<Dentry>,
         root_inode: Arc<dyn Inode>,
@@ -218,7 +218,7 @@ impl Mount {
         self.tell_change();
     }
 
-    /// The same on behalf of a program. `EBUSY`: it is to be read-only, and files are open for writing.
+    /// Changes [`Self::limits`] on behalf of a program. `EBUSY`: it is to be read-only, and files are open for writing.
     pub fn change_limits(self: &Arc<Self>, limits: Limits) -> Result<()> {
         // One change at a time, so that none takes back another.
         let _moves = moves();

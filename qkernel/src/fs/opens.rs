@@ -22,7 +22,7 @@ impl Opens {
         Ok(())
     }
 
-    /// What [`Self::add`] counted is closed.
+    /// Counts the end of an opening that [`Self::add`] counted.
     pub fn remove(&self, writes: bool) {
         self.all.fetch_sub(1, Ordering::SeqCst);
         if writes {

@@ -36,7 +36,7 @@ impl Path {
         Arc::ptr_eq(&self.dentry, &other.dentry) && Arc::ptr_eq(&self.mount, &other.mount)
     }
 
-    /// The same mount's entry below this one.
+    /// Returns the path of an entry below this one in the same mount.
     pub fn with(&self, dentry: Arc<Dentry>, inode: Arc<dyn Inode>) -> Self {
         Self { mount: self.mount.clone(), dentry, inode }
     }

@@ -94,7 +94,7 @@ impl Readiness {
         Self::of_queue(Arc::new(WaitQueue::new()))
     }
 
-    /// The same, which wakes those who wait in a queue that is there already.
+    /// The readiness of a new socket, which wakes those who wait in a queue that is there already.
     pub fn of_queue(queue: Arc<WaitQueue>) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| Self::with(host_poll::register_edges(me.clone()), queue))
     }

@@ -115,7 +115,7 @@ impl Reason {
     }
 }
 
-/// What a program wants to be told of a file.
+/// A program's request to be told of a file's events by signals.
 pub struct Notice {
     me: Weak<Notice>,
     file: Weak<File>,
@@ -133,12 +133,12 @@ pub struct Notice {
     listed: AtomicBool,
     /// The one behind it on the list.
     next: SpinLock<Option<Arc<Notice>>>,
-    /// What is left to be sent. Only whoever has taken it off the list looks.
+    /// The signals that are left to be sent. Only whoever has taken the notice off the list looks.
     rest: SpinLock<Rest>,
     table: SpinLock<Option<PollTable>>,
 }
 
-/// What a notice has yet to send.
+/// The signals that a notice has yet to send.
 #[derive(Clone, Copy, Default)]
 struct Rest {
     reasons: [Option<Reason>; 4],
@@ -242,7 +242,7 @@ impl Notice {
         drop(state);
     }
 
-    /// What it noted holds only if the file says so.
+    /// Whether the file must be asked first: the events that were noted hold only if it says so.
     fn has_to_be_asked(&self) -> bool {
         let noted = PollEvents::from_bits_truncate(self.noted.load(Ordering::Acquire));
         matches!(self.kind, Some(Kind::Local)) && noted.intersects(ASKED)
@@ -406,7 +406,8 @@ pub fn deliver() {
     }
 }
 
-/// The same where no task runs: what has to be asked first is left to the next task.
+/// Sends what is due, up to a bound, where no task runs: notices whose files must be asked first are left to the next
+/// task.
 pub fn deliver_events() {
     if DUE_COUNT.load(Ordering::SeqCst) != 0 {
         deliver_due(Asking::Later, EVENTS_AT_ONCE, EVENTS_AT_ONCE);

@@ -55,8 +55,8 @@ impl HostStream {
         self.ready_besides(file, PollEvents::empty())
     }
 
-    /// The same; asks the host also for the events `tried` in vain before, even if they hold by now, so that the task
-    /// that tried hears of them.
+    /// Returns the events that hold now, as [`Self::ready`] does. If a task waits, the host is also asked for the events
+    /// `tried` in vain before, even if they hold by now, so that the task that tried hears of them.
     fn ready_besides(&self, file: &File, tried: PollEvents) -> PollEvents {
         let mut wanted = PollEvents::empty();
         if file.flags().readable() {

@@ -98,7 +98,8 @@ impl<'a> Walker<'a> {
         self.finish_unless(follow, |_, _| false)?.ok_or(Errno::ENOENT)
     }
 
-    /// The same; `None`: `is_enough` was true of the last name and its directory, so that it was not looked up.
+    /// Walks to the end as [`Self::finish`] does; `None`: `is_enough` was true of the last name and its directory, so that it was
+    /// not looked up.
     fn finish_unless(
         mut self,
         follow: bool,
@@ -298,7 +299,7 @@ pub fn start(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8]) -> Resu
     }
 }
 
-/// What is asked for the attributes of a path.
+/// The node at a path whose attributes are asked for.
 pub enum Named {
     At(Path),
     /// Known by a listing, without an inode: the attributes, and the mount.

@@ -1,4 +1,4 @@
-//! What there is of each kind of object: a container's end gives back all that was its own.
+//! Counts the objects of each kind: a container's end gives back all that was its own.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;

@@ -24,7 +24,7 @@ use machine::sync::{Rank, SpinLock};
 pub const SCENARIOS: &[fn()] = &[what_moves_stays_and_what_nobody_reaches_goes];
 
 const ROUNDS: u64 = 400;
-/// What happens before each pass, and between two pieces of it at most.
+/// The number of actions before each pass, and the highest between two pieces of it.
 const BEFORE: u64 = 60;
 const BETWEEN: u64 = 4;
 /// Descriptors from which on more are closed than made.
@@ -244,7 +244,7 @@ impl World {
         reached
     }
 
-    /// What can be reached is there.
+    /// Checks that all files that can be reached are there, and that their queues hold as many files as they should.
     fn check_queues(&self, seed: u64) {
         for id in self.reached() {
             let Some(file) = self.files.get(&id).and_then(Weak::upgrade) else {

@@ -23,7 +23,7 @@ pub(super) fn make(id: ContainerId) -> Arc<Container> {
     prepare(Container::new(id).expect("a container"))
 }
 
-/// The same, which shares the process ids of another one.
+/// A container whose end does not end the sandbox, and which shares the process ids of another one.
 pub(super) fn make_joined(id: ContainerId, other: ContainerId) -> Arc<Container> {
     prepare(Container::joining(id, other).expect("a container with a process"))
 }

@@ -25,7 +25,7 @@ const SECOND: ContainerId = ContainerId(2);
 const SOCKET: u64 = 41;
 const INTERNET: u64 = 2;
 const DATAGRAM: u64 = 2;
-/// What programs may have but for those that come in from outside.
+/// Most handles that programs may have, without those kept for processes that come in from outside.
 const MOST: usize = testing::HANDLES as usize - 64;
 /// More than there are.
 const MANY: usize = 1000;

@@ -44,7 +44,7 @@ static FEED: SpinLock<Feed> =
 /// Innermost: a line may be written under any lock.
 static TRACE: SpinLock<Option<fn(&str)>> = SpinLock::new(Rank::Heap, None);
 
-/// What was reported of containers: what, its id, its value.
+/// Reports about containers: the kind, the container's id, the value.
 static REPORTS: SpinLock<Vec<[u64; 3]>> = SpinLock::new(Rank::Leaf, Vec::new());
 
 /// How hibernations came out.
@@ -83,7 +83,7 @@ pub fn feed_process(container: ContainerId, pid: u32, steps: impl IntoIterator<I
     FEED.lock().own.insert((container, pid), own);
 }
 
-/// What the calls of a process with steps of its own have come to, in order.
+/// Returns the results of the calls of a process with steps of its own, in order.
 pub fn results(container: ContainerId, pid: u32) -> Vec<i64> {
     FEED.lock().own.get(&(container, pid)).map_or_else(Vec::new, |own| own.results.clone())
 }

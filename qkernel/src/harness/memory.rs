@@ -201,7 +201,8 @@ pub fn hoarders_take_nothing_from_others(trace: Option<fn(&str)>) {
     }
 }
 
-/// What a container leaves in a file system that another one sees is the sandbox's, and its number is free for the next.
+/// Checks that files which a container leaves in a file system that another one sees become the sandbox's, and that its
+/// number is free for the next.
 ///
 /// # Panics
 ///

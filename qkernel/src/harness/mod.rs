@@ -117,7 +117,7 @@ pub fn run_in_two(bytes: &[u8], trace: Option<fn(&str)>) {
     });
 }
 
-/// The same, of two containers beside the first that share their process ids.
+/// Runs a sequence as [`run_in_two`] does, in two containers beside the first that share their process ids.
 pub fn run_in_joined(bytes: &[u8], trace: Option<fn(&str)>) {
     run_checked(trace, || {
         let pod = containers::make(ContainerId(2));

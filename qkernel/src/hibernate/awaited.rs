@@ -52,7 +52,7 @@ pub(super) struct Exec {
     pub reads: bool,
 }
 
-/// What a sandbox at rest waits for.
+/// The facts by which [`Facts::judge`] decides whether a sandbox at rest is kept awake.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// A wait that may repeat counts if it began before.
@@ -68,7 +68,7 @@ pub(super) struct Facts {
     pub questions: Vec<(usize, TimedWait)>,
 }
 
-/// What keeps it awake. The numbers are places in [`Facts`].
+/// The reason for which the sandbox is kept awake. The numbers are places in [`Facts`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Keeps {
     /// A request is open, and the task with this number waits for a time.
@@ -95,7 +95,7 @@ fn since(latest: Option<(usize, u64)>, since_ns: u64) -> Option<usize> {
 }
 
 impl Facts {
-    /// What keeps the sandbox awake; `None`: it may sleep.
+    /// Returns the reason to keep the sandbox awake; `None`: it may sleep.
     pub fn judge(&self) -> Option<Keeps> {
         let requests = self.requests.iter().enumerate();
         let exec = |(at, exec): (usize, &Exec)| match exec.wait {
@@ -180,7 +180,7 @@ mod tests {
         TimedWait { call: 230, ..wait(begun_ns, is_habit) }
     }
 
-    /// What is left of a long habit.
+    /// A wait that is the rest of a long habit.
     fn rest(begun_ns: u64) -> TimedWait {
         TimedWait { is_rest: true, ..wait(begun_ns, true) }
     }

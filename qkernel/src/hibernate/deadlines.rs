@@ -26,7 +26,7 @@ const BY_ITSELF_NS: u64 = 10_000_000_000;
 /// Waiters for short deadlines that are known from before a sleep.
 const SHORT: usize = 32;
 
-/// What deadlines wake the sandbox for, in nanoseconds.
+/// The rules by which deadlines wake the sandbox, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rules {
     /// How long before a deadline it must have been set; 0: none wakes the sandbox.
@@ -139,7 +139,7 @@ pub struct Wake {
 struct Awake {
     deadline: Deadline,
     since_ns: u64,
-    /// What had been written to the outside before.
+    /// The count of what had been written to the outside before the wake.
     written: u64,
 }
 

@@ -30,10 +30,10 @@ const STEP: usize = 32;
 /// requests the others are looked at once some of these are over.
 const REQUESTS_MAX: usize = 1 << 14;
 const SET_ASIDE_MAX: usize = 1 << 16;
-/// As far up a process is followed to an exec'd one.
+/// Most generations that a process is followed up, to find an exec'd one that it descends from.
 const ANCESTORS_MAX: usize = 64;
 
-/// What to do about answers that are waited for with a time-out.
+/// The treatment of answers from outside that are waited for with a time-out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Outbound {
     /// They keep the sandbox awake: the time-out would not wake it.
@@ -94,7 +94,7 @@ fn wait_of(task: &Task) -> Option<TimedWait> {
     task.waits.now().filter(|wait| wait.due_ns.saturating_sub(wait.begun_ns) < FOR_EVER_NS)
 }
 
-/// The same of what the scheduler runs.
+/// The wait of a task of the scheduler's, if the wait has an end.
 fn timed(task: &Runnable) -> Option<TimedWait> {
     let task: &dyn core::any::Any = &**task;
     task.downcast_ref::<Task>().and_then(wait_of)
@@ -278,7 +278,7 @@ impl Gathered {
         }
     }
 
-    /// What keeps it awake, in the form of `REPORT_KEPT_AWAKE`.
+    /// Returns the text that says what keeps the sandbox awake, in the form of `REPORT_KEPT_AWAKE`.
     pub fn tell(&self, keeps: Keeps) -> String {
         let waiter = |task: Option<usize>| task.and_then(|at| self.tasks.get(at));
         match keeps {

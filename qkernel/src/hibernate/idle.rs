@@ -72,7 +72,7 @@ pub(super) struct Watch {
     order: Option<i64>,
 }
 
-/// What is known of visits.
+/// The visits so far: when the last one came that counts, and whether others, or a timer's work, are open.
 #[derive(Clone, Copy, Default)]
 struct Visits {
     /// When somebody came last by whom the time is restarted; 0: nobody.
@@ -404,7 +404,7 @@ mod tests {
         watch
     }
 
-    /// The same, woken by a visit at 10,000 ns.
+    /// A watch as [`watch`] makes it, of a sandbox that was woken by a visit at 10,000 ns.
     fn woken() -> Watch {
         let mut watch = watch();
         assert!(watch.begin_look(6000));

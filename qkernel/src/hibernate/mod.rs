@@ -78,7 +78,7 @@ pub fn wake_event(by: u64) {
     wake_event_of(by, 0);
 }
 
-/// The same of the socket with this token.
+/// Reports a wake event of the socket with this token, as [`wake_event`] does for one of no socket.
 pub fn wake_event_of(by: u64, token: u64) {
     if pause::is_paused() {
         talks::woken_by(token);

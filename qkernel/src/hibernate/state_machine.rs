@@ -61,7 +61,7 @@ pub struct Order {
 pub enum Input {
     /// Requests of the host's.
     Pause(i64),
-    /// As [`Input::Pause`], and should the memory be in its home, no wake event brings it back.
+    /// A request to pause as by [`Input::Pause`], but should the memory be in its home, no wake event brings it back.
     Hold(i64),
     Hibernate(Order),
     /// `serves`: for something that has come for the sandbox.

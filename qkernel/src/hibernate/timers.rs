@@ -127,7 +127,7 @@ pub(super) fn are_at_work() -> bool {
     is_new.get() || !were_all_seen
 }
 
-/// What counts of a deadline; `None`: its program is stopped or paused, and would not run.
+/// Returns the deadline of a timer, with its waiter; `None`: the program is stopped or paused, and would not run.
 fn deadline_of(standing: &Standing) -> Option<Deadline> {
     let Standing { due_ns, set_ns, waiter, .. } = standing;
     let unknown = Waiter { container: 0, family: 0, pid: 0, name: [0; 16], kind: waiter.kind };

@@ -100,7 +100,7 @@ pub struct MessageQueue {
 /// All queues of a namespace.
 pub type MessageQueues = Table<MessageQueue>;
 
-/// What `IPC_STAT` tells.
+/// The facts about a queue that `IPC_STAT` tells.
 pub struct Facts {
     pub perm: Perm,
     pub stime: i64,

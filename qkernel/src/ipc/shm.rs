@@ -63,7 +63,7 @@ pub struct Segment {
 /// All segments of a namespace.
 pub type Segments = Table<Segment>;
 
-/// What `IPC_STAT` tells.
+/// The facts about a segment that `IPC_STAT` tells.
 pub struct Facts {
     pub perm: Perm,
     /// Permission bits, with `SHM_DEST` and `SHM_LOCKED`.
@@ -79,7 +79,7 @@ pub struct Facts {
     pub held: u64,
 }
 
-/// What `SHM_INFO` tells of all segments, in pages.
+/// The sums over all segments that `SHM_INFO` tells; sizes are in pages.
 pub struct Usage {
     pub segments: usize,
     pub total: u64,

@@ -27,7 +27,7 @@ struct Slot<T> {
     object: Arc<T>,
 }
 
-/// What a `get` call has found or made.
+/// The object that a `get` call has found or made.
 pub enum Got<T> {
     New(i32),
     Old(i32, Arc<T>),

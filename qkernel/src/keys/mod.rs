@@ -88,7 +88,7 @@ pub const BIG_MAX: usize = (1 << 20) - 1;
 /// Kernel memory of a key beside its description and what it holds.
 const KEY_BYTES: usize = 512;
 
-/// What a caller wants to do with a key, as a bit of each eight of its permissions.
+/// The use that a caller wants to make of a key, as a bit of each eight of its permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Need {
@@ -125,7 +125,7 @@ impl KeyOwner {
     }
 }
 
-/// What a key holds.
+/// The content of a key.
 enum Payload {
     /// Nothing any more: it was revoked.
     Gone,
@@ -133,7 +133,7 @@ enum Payload {
     Links(Links),
 }
 
-/// What can change of a key.
+/// The part of a key that can change.
 struct State {
     owner: KeyOwner,
     perm: u32,
@@ -167,7 +167,7 @@ pub struct Key {
     seen_depth: AtomicU32,
 }
 
-/// What can be seen of a key.
+/// The facts about a key that can be seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     pub owner: KeyOwner,
@@ -189,7 +189,7 @@ pub fn now() -> u64 {
 }
 
 impl Key {
-    /// What can be seen of it.
+    /// Returns the facts about the key that can be seen.
     pub fn facts(&self) -> Facts {
         let state = self.state.lock();
         Facts {

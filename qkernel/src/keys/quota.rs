@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use machine::errno::{Errno, Result};
 use machine::sync::{Rank, SpinLock};
 
-/// What a user has of something that is limited.
+/// The keys, and bytes, that a user has, or may have.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Usage {
     pub keys: u32,

@@ -1,4 +1,4 @@
-//! What keyrings hold.
+//! Keyrings: the links to keys that they hold.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -198,7 +198,7 @@ impl KeySpace {
         Ok(rings)
     }
 
-    /// The same, if anybody has asked for them yet.
+    /// The keyrings of a user, if anybody has asked for them yet.
     pub fn known_user_rings(&self, uid: u32) -> Option<UserRings> {
         self.users.lock().get(&uid).cloned()
     }

@@ -12,7 +12,7 @@ use crate::config::TASKS_MAX;
 const CPU_PERIOD_US: u64 = 100_000;
 /// A container's weight where nobody chose one.
 const CPU_WEIGHT: u64 = 100;
-/// The same as shares.
+/// A container's shares of the processors where nobody chose a number.
 const CPU_SHARES: u64 = 1024;
 
 /// See the module.

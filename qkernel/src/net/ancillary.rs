@@ -64,7 +64,7 @@ impl SenderCreds {
         Self { process: PidOf::of(caller), serial, uid: creds.uid, gid: creds.gid }
     }
 
-    /// What the caller is shown of them.
+    /// Returns the credentials in the form that the caller is shown.
     pub fn seen_by(self, caller: &dyn Caller) -> Ucred {
         Ucred { pid: self.process.seen_by(caller), uid: self.uid, gid: self.gid }
     }

@@ -125,7 +125,7 @@ pub struct Inbox {
     reset: AtomicBool,
     /// The receiver wants to know who sent a message (`SO_PASSCRED`).
     wants_creds: AtomicBool,
-    /// What the receiver wants to be left out.
+    /// The receiver's filter, which leaves out messages, or their ends (`SO_ATTACH_FILTER`).
     filter: SpinLock<Option<Arc<Filter>>>,
     /// The receiver's queue.
     wait: Arc<WaitQueue>,
@@ -139,7 +139,7 @@ impl Inbox {
         Self::bounded(wait, room, usize::MAX)
     }
 
-    /// The same for datagrams of many senders, which are held back while more than so many messages wait.
+    /// An empty inbox for datagrams of many senders, which are held back while more than `messages_max` messages wait.
     pub fn bounded(wait: Arc<WaitQueue>, room: Arc<WaitQueue>, messages_max: usize) -> Arc<Self> {
         Arc::new(Self {
             messages_max,

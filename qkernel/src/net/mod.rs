@@ -110,7 +110,7 @@ pub enum Destination {
     Unix(Arc<unix::UnixSocket>),
     /// A Unix socket of the host.
     Host(unix_host::HostTarget),
-    /// As `sockaddr` bytes; the host looks at them.
+    /// The bytes of a `sockaddr`; the host looks at them.
     Address(Arc<[u8]>),
 }
 

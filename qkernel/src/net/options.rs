@@ -86,7 +86,7 @@ const RECEIVE_FIXED: u32 = 2;
 /// `SO_RCVTIMEO` of zero: for ever.
 const FOR_EVER: u64 = u64::MAX;
 const MICRO: i64 = 1_000_000;
-/// What timeouts are counted in (`HZ` of 250).
+/// The unit in which timeouts are counted, in nanoseconds (`HZ` of 250).
 const TICK_NS: u64 = 4_000_000;
 /// Highest `SO_PRIORITY` that asks for no privilege.
 const PRIORITY_FREE: i32 = 6;
@@ -576,7 +576,7 @@ fn buffer_size(asked: i32, least: usize) -> usize {
     (asked * 2).max(least)
 }
 
-/// The same for those who need not keep to the limit.
+/// Twice the size that was asked for, without the limit that unprivileged programs have to keep to.
 fn forced_size(asked: i32, least: usize) -> usize {
     (usize::try_from(asked).unwrap_or(0).min(BUFFER_FORCED_MAX) * 2).max(least)
 }

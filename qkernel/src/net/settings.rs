@@ -25,7 +25,8 @@ const FREE_PORTS: u16 = 1024;
 /// [`DEVICES`] is among the settings. Every message looks here.
 static MAY_CHOOSE_DEVICES: AtomicBool = AtomicBool::new(false);
 
-/// What programs have made of `ip_local_port_range`: the first port in the lower half. 0: nothing.
+/// The range that programs have written to `ip_local_port_range`: the first port in the lower 16 bits, the last above.
+/// 0: none.
 static LOCAL_PORTS: AtomicU64 = AtomicU64::new(0);
 
 static SETTINGS: Once<BTreeMap<Vec<u8>, Vec<u8>>> = Once::new();
@@ -41,7 +42,7 @@ pub fn value(name: &str) -> Option<&'static [u8]> {
     SETTINGS.get()?.get(name.as_bytes()).map(Vec::as_slice)
 }
 
-/// What programs have written, in a network of the sandbox's own.
+/// The settings that programs have written, in a network of the sandbox's own.
 static WRITTEN: SpinLock<BTreeMap<&'static str, Vec<u8>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// A setting as programs see it.
@@ -75,7 +76,8 @@ pub fn local_ports() -> Option<(u16, u16)> {
     (low != 0).then_some((low, high))
 }
 
-/// What a setting becomes. `EINVAL`: not that. `ENOENT`: there is no such thing.
+/// Returns the text of a setting once `text` is written to it. `EINVAL`: the setting does not take it.
+/// `ENOENT`: it names something that there is not.
 fn changed(name: &str, now: &[u8], text: &str) -> Result<Vec<u8>> {
     let line = |text: &str| [text.as_bytes(), b"\n"].concat();
     match name {

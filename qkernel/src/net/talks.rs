@@ -1,5 +1,5 @@
-//! What goes on over connections, as far as it says whether somebody outside waits: requests that came over accepted ones and are
-//! open, and questions that were sent over those the sandbox made itself.
+//! Requests and questions over connections, as far as they say whether somebody outside waits: requests that came over
+//! accepted connections and are open, and questions that were sent over those the sandbox made itself.
 //!
 //! Only a sandbox that falls asleep by itself keeps this ([`watch`]): a few bytes for each connection, written where a request
 //! begins or its answer does, and looked at when the sandbox has been idle for long enough ([`crate::hibernate`]).
@@ -57,7 +57,7 @@ impl Phase {
     }
 }
 
-/// What goes on over one connection.
+/// The request or question that goes on over one connection, and who reads it.
 pub struct Talk {
     id: u64,
     is_made: bool,

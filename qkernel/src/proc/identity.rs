@@ -1,4 +1,4 @@
-//! What the file system `/proc` is.
+//! The identity of the file system `/proc`.
 
 use crate::pseudo::FileSystem;
 use machine::errno::Errno;

@@ -61,7 +61,7 @@ fn time_left(expires: Option<u64>, now: u64) -> String {
     largest.map_or_else(|| "expd".into(), |(seconds, unit)| format!("{}{unit}", left / seconds))
 }
 
-/// What each user has, and may have.
+/// Lists how many keys, and bytes of them, each user has, and may have (`/proc/key-users`).
 pub fn key_users(out: &mut Out) -> Result<()> {
     let space = container::current().keys.clone();
     let mut from = 0;

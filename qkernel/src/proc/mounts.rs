@@ -85,7 +85,7 @@ fn push_mounts(
     }
 }
 
-/// What changes of the mounts that the process sees.
+/// Returns the changes of the mounts that the process sees.
 pub fn changes(subject: &Subject) -> Result<Arc<Changes>> {
     Ok(subject.task()?.fs.get().root().mount.changes())
 }

@@ -206,7 +206,7 @@ impl Inode for Node {
     }
 }
 
-/// The same, open.
+/// An open namespace.
 struct Open(Namespace);
 
 impl Open {

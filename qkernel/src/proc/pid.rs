@@ -301,8 +301,8 @@ fn auxv(subject: &Subject, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// What a thread, or a process and the children that it has waited for, moved by calls. What of that went to a disk only the
-/// host knows.
+/// Shows the bytes that a thread, or a process and the children that it has waited for, moved by calls, and the calls.
+/// How much of that went to a disk only the host knows.
 fn io(subject: &Subject, out: &mut Out) -> Result<()> {
     let mut used = subject.used(subject.task().ok().as_ref());
     if !subject.is_thread() {

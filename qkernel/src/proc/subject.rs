@@ -58,7 +58,7 @@ impl Subject {
         self.is_thread
     }
 
-    /// What it has used: the thread, whose task it is, or all of the process.
+    /// Returns the resources that the thread, whose task it is, or all of the process has used.
     pub fn used(&self, task: Option<&Arc<Task>>) -> Used {
         match task {
             Some(task) if self.is_thread => Used::by(&task.thread.sched),
@@ -195,7 +195,7 @@ impl Context for Subject {
     }
 }
 
-/// What a process has several of, by which of them a node of `/proc` is meant.
+/// One of several things of a process, such as its descriptors, that a node of `/proc` is about.
 pub trait Which: Clone + Send + Sync + 'static {
     /// `ENOENT`: the process has it no more.
     fn check(&self, subject: &Subject) -> Result<()>;

@@ -90,7 +90,7 @@ static KERNEL: &[Entry<Whole>] = &[
     Entry::dir("yama", &[value("ptrace_scope", "0\n")]),
 ];
 
-/// What filters of system calls can do (`seccomp(2)`).
+/// The actions that filters of system calls can take, and those that are logged (`seccomp(2)`).
 static SECCOMP: &[Entry<Whole>] = &[
     value("actions_avail", "kill_process kill_thread trap errno trace log allow\n").mode(0o444),
     value("actions_logged", "kill_process kill_thread log\n"),

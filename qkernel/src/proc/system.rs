@@ -36,7 +36,7 @@ pub struct Memory {
     pub free: u64,
     /// Kernel memory.
     pub slab: u64,
-    /// What programs were promised, and what they may be.
+    /// Memory that programs were promised, and the most that they may be.
     pub promised: u64,
     pub promises_max: u64,
 }

@@ -29,7 +29,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// What it has from an offset in the text on; `None`: the offset lies before it.
+    /// Returns the piece's bytes from an offset in the text on; `None`: the offset lies before the piece.
     fn from(&self, offset: u64) -> Option<&[u8]> {
         let skip = offset.checked_sub(self.start)?;
         Some(usize::try_from(skip).ok().and_then(|skip| self.bytes.get(skip..)).unwrap_or_default())

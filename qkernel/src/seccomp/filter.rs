@@ -81,13 +81,13 @@ pub struct Filter {
     program: Program,
     logs: bool,
     older: Option<Arc<Filter>>,
-    /// What the whole chain allows without a look at the arguments.
+    /// The numbers of the calls that the whole chain allows without a look at the arguments.
     allowed: Numbers,
     count: u32,
     path: usize,
 }
 
-/// What a chain says about a call.
+/// The verdict of a chain of filters on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The action, with its data.

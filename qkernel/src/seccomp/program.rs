@@ -74,7 +74,7 @@ impl Data {
 #[derive(Debug)]
 pub struct Program(Box<[Instruction]>);
 
-/// What an instruction does next.
+/// The step of a program that follows an instruction.
 pub enum Next {
     Skip(u32),
     Verdict(u32),

@@ -41,7 +41,8 @@ pub(super) fn cachestat(cx: &Ctx<'_>, fd: i32, range: UserAddr, to: UserAddr, fl
     Ok(0)
 }
 
-/// What is in memory tells what others do with a file: only who may write to it, or owns it, is told. `EPERM`.
+/// Checks that the caller may write to the file, or owns it, since the pages in memory tell what others do with it.
+/// `EPERM`.
 fn check(creds: &Creds, file: &File) -> Result<()> {
     if file.flags().writable() || creds.has(CAP_FOWNER) {
         return Ok(());

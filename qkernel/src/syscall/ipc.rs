@@ -1,4 +1,4 @@
-//! What the calls of the three kinds of System V objects have in common.
+//! The parts that the calls of the three kinds of System V objects have in common.
 
 use crate::fs::caller::PidOf;
 use crate::ipc::Who;
@@ -30,7 +30,7 @@ pub(super) struct PermView {
 const _: () = assert!(size_of::<PermView>() == 48);
 
 impl PermView {
-    /// What `IPC_STAT` shows of the object with this id; `mode` has the bits beyond the permissions.
+    /// The permissions of the object with this id as `IPC_STAT` shows them; `mode` has the bits beyond the permissions.
     pub(super) fn new(id: i32, perm: &Perm, mode: u32) -> Self {
         let Perm { key, uid, gid, cuid, cgid, .. } = *perm;
         let sequence = u16::try_from(id >> 15).unwrap_or(0);

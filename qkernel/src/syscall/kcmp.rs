@@ -37,7 +37,8 @@ pub(super) fn kcmp(cx: &Ctx<'_>, one: i32, other: i32, kind: u32, a: u64, b: u64
 
 type Object = Arc<dyn Any + Send + Sync>;
 
-/// What is compared.
+/// Returns the object of a task that is compared; `None`: the task has none of this kind. `EINVAL`: the kind is
+/// unknown.
 fn object(task: &Arc<Task>, kind: u32, index: u64) -> Result<Option<Object>> {
     Ok(match kind {
         KCMP_FILE => {

@@ -48,8 +48,8 @@ bitflags! {
 impl MountFlags {
     const PROPAGATION: Self = Self::UNBINDABLE.union(Self::PRIVATE).union(Self::SLAVE).union(Self::SHARED);
 
-    /// What a mount with these flags does not allow. `before`: of a mount that is there, whose times of access stay as they
-    /// are kept where the flags say nothing of them.
+    /// Returns the operations that a mount with these flags does not allow. `before`: those of a mount that is there,
+    /// which keeps its rule for times of access where the flags say nothing of them.
     fn limits(self, before: Option<Limits>) -> Limits {
         let mut limits = Limits::empty();
         for (flag, limit) in [

@@ -81,7 +81,7 @@ pub struct Container {
     pub keys: Arc<KeySpace>,
     /// How much its users may watch.
     pub inotify: Arc<InotifyLimits>,
-    /// What its users have in messages.
+    /// How many files each of its users has in messages.
     pub passing: Arc<Passing>,
     /// `fs.lease-break-time`.
     pub lease_break_seconds: AtomicI32,
@@ -97,9 +97,9 @@ pub struct Container {
     /// Its ids on the host, if they are not all as they are there.
     pub id_maps: Once<IdMaps>,
     pub events: Events,
-    /// What its programs are told by the kernel.
+    /// The kernel's messages to its programs.
     pub log: KernelLog,
-    /// What its memory is charged to.
+    /// The owner that its memory is charged to.
     memory: OwnerLease,
     /// Processor time of its ended tasks, in counter ticks (user, system).
     ended_used: SpinLock<Used>,
@@ -121,7 +121,8 @@ impl Container {
         Self::listed(id, None)
     }
 
-    /// The same, in the pid space of another container. `ESRCH`: that has no process, or has ended.
+    /// A container without processes in the pid space of another one. `ESRCH`: that has no process, or has ended. `EAGAIN`: there
+    /// are as many as may be.
     pub fn joining(id: ContainerId, other: ContainerId) -> Result<Arc<Self>> {
         let other = find(other).filter(|other| other.first_process().is_some()).ok_or(Errno::ESRCH)?;
         Self::listed(id, Some(other.pids.clone()))
@@ -172,7 +173,7 @@ impl Container {
         })
     }
 
-    /// What its memory is charged to, for as long as it lives.
+    /// Returns the owner that its memory is charged to, for as long as it lives.
     pub fn memory(&self) -> &OwnerLease {
         &self.memory
     }
@@ -197,7 +198,7 @@ impl Container {
         *self.ended_used.lock() += used;
     }
 
-    /// What all its tasks have used so far.
+    /// Returns the resources that all its tasks, ended ones included, have used so far.
     pub fn used(&self) -> Used {
         let mut used = *self.ended_used.lock();
         for task in self.tasks() {

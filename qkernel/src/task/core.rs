@@ -66,7 +66,8 @@ pub struct Task {
     pub timer_slack_ns: TimerSlack,
     /// `PR_SET_PDEATHSIG`.
     pub death_signal: AtomicU32,
-    /// What its end, and that of the tasks that share the list, does to semaphores (`SEM_UNDO`).
+    /// The changes to semaphores that are made once the task, and all others that share the list, have let go of it
+    /// (`SEM_UNDO`).
     pub sem_undo: SpinLock<Option<Arc<UndoList>>>,
     /// The rest of a restartable sleep: see `restart_syscall(2)`.
     pub restart: SpinLock<Option<Restart>>,
@@ -209,7 +210,7 @@ impl Task {
         self.thread.aspace()
     }
 
-    /// The same for others, who may be the last to let go of it.
+    /// The memory this task sees, for others, who may be the last to let go of it; `None` once it has ended.
     pub fn held_aspace(&self) -> Option<HeldSpace> {
         self.aspace().map(AddressSpace::hold)
     }

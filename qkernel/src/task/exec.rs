@@ -89,7 +89,7 @@ pub fn execute(cx: &Ctx<'_>, program: Program) -> Result<()> {
 /// A program in its own fresh address space, ready to take over.
 struct Loaded {
     aspace: Arc<AddressSpace>,
-    /// What it touches first.
+    /// The addresses that the program touches first.
     touches: Vec<(u64, Access)>,
     file: Arc<File>,
     name: Vec<u8>,
@@ -230,7 +230,7 @@ const TOUCHES_MAX: usize = 64;
 /// A touch of new memory brings so many bytes of it.
 const TOUCH_BYTES: u64 = 4 * PAGE;
 
-/// What of an image is read or written as soon as it runs.
+/// Returns the addresses of an image that are read or written as soon as it runs.
 fn first_touches(image: &Image, bias: u64) -> impl Iterator<Item = (u64, Access)> {
     image.segments.iter().flat_map(move |segment| {
         let start = bias.wrapping_add(segment.vaddr);

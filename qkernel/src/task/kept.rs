@@ -1,4 +1,5 @@
-//! What `prctl(2)` and `membarrier(2)` keep for a process, and for its children and later programs, beyond what has a place of its own.
+//! Settings that `prctl(2)` and `membarrier(2)` keep for a process, and for its children and later programs, and that
+//! have no place of their own elsewhere.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

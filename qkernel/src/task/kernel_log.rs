@@ -1,5 +1,5 @@
-//! What a container's programs are told by the kernel (`syslog(2)`, `dmesg(1)`): who was killed for want of memory. All other
-//! messages of the kernel go to the host.
+//! The kernel's messages to a container's programs (`syslog(2)`, `dmesg(1)`): who was killed for want of memory. All
+//! other messages of the kernel go to the host.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -11,7 +11,7 @@ use machine::time::{self, NSEC};
 /// Lines that are kept, and the longest one.
 const LINES_MAX: usize = 64;
 const LINE_BYTES_MAX: usize = 256;
-/// What `SYSLOG_ACTION_SIZE_BUFFER` tells.
+/// The size in bytes that `SYSLOG_ACTION_SIZE_BUFFER` tells.
 pub const BUFFER_BYTES: usize = LINES_MAX * LINE_BYTES_MAX;
 /// The priority of all lines: an error of the kernel's.
 const PRIORITY: &str = "<3>";

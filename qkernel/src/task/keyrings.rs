@@ -39,7 +39,7 @@ pub struct How {
 
 /// Looks up a key that is there and can be used.
 pub const PLAIN: How = How { creates: false, ended_too: false };
-/// The same, and makes keyrings.
+/// Looks up a key that can be used, and makes a keyring that is not there yet.
 pub const CREATE: How = How { creates: true, ended_too: false };
 
 /// A caller of these calls.

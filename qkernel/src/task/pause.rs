@@ -41,7 +41,7 @@ enum Input {
     SandboxRests,
 }
 
-/// What the host is told.
+/// An answer to a request of the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Rested(i64),

@@ -84,7 +84,7 @@ impl PidFile {
         matches!(self.thread(), Some(Err(_))) || self.end().0
     }
 
-    /// What there is to poll: the end, and that nothing is left to wait for.
+    /// Returns the events that hold: `READABLE` after the end, and `HUP` once nothing is left to wait for.
     fn state(&self) -> PollEvents {
         let (ended, reaped) = self.end();
         let is_gone = reaped

@@ -101,14 +101,15 @@ pub struct Process {
     pub oom_score_adj: AtomicI32,
     /// Signal sent to the parent at the end (`SIGCHLD` unless `clone(2)` said otherwise).
     pub exit_signal: AtomicU32,
-    /// What its ended threads have used, and the most that its memory has held, that of former programs included.
+    /// Resources that its ended threads have used. `max_rss` is the largest peak of the address spaces that the process has
+    /// left, those of former programs included.
     pub ended_used: SpinLock<Used>,
-    /// What children that were waited for, and theirs, have used.
+    /// Resources that children that were waited for, and theirs, have used.
     pub children_used: SpinLock<Used>,
     pub start_ns: u64,
     /// Name of the thread that ended last, for the zombie.
     pub ended_comm: SpinLock<[u8; 16]>,
-    /// What is left of the first thread once it has ended.
+    /// The policy and credentials of the first thread once it has ended.
     pub ended: SpinLock<Option<Ended>>,
 }
 
@@ -201,7 +202,7 @@ impl Process {
         self.group_exit.lock().is_some()
     }
 
-    /// What all its threads have used so far.
+    /// Returns the resources that all its threads, ended ones included, have used so far.
     pub fn used(&self) -> Used {
         let tasks = self.tasks.lock();
         let mut used = *self.ended_used.lock();
@@ -211,7 +212,7 @@ impl Process {
         used
     }
 
-    /// The same, and what the children that it has waited for have.
+    /// Returns the resources that all its threads, and the children that it has waited for, have used.
     pub fn used_with_children(&self) -> Used {
         let mut used = self.used();
         used += *self.children_used.lock();
@@ -224,7 +225,7 @@ impl Process {
         (used.user, used.system)
     }
 
-    /// The same as its groups count it.
+    /// User and system time of all its threads so far, in counter ticks, in the form that its groups count.
     pub fn group_ticks(&self) -> Ticks {
         let (user, system) = self.cpu_ticks();
         Ticks { user, system }

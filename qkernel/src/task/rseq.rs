@@ -20,7 +20,7 @@ pub const NO_CPU: u32 = u32::MAX;
 /// take the CPU now and then, nobody stays in one for ever either.
 const BREAK_NS: u64 = 100_000_000;
 
-/// What a thread has registered. Written by the thread itself alone, but for the flag.
+/// The area that a thread has registered (`rseq(2)`). Written by the thread itself alone, but for the flag.
 #[derive(Debug)]
 pub struct Rseq {
     /// Where its `struct rseq` is; 0: nowhere.
@@ -53,7 +53,7 @@ impl Rseq {
         self.registered().map(|(addr, ..)| addr)
     }
 
-    /// What is registered: address, length, signature.
+    /// Returns the address, length and signature that are registered; `None`: nothing is.
     pub fn registered(&self) -> Option<(u64, u32, u32)> {
         let addr = self.addr.load(Ordering::Relaxed);
         let (len, signature) = (self.len.load(Ordering::Relaxed), self.signature.load(Ordering::Relaxed));

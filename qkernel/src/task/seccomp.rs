@@ -62,7 +62,7 @@ impl Confinement {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// What decides about the task's calls.
+    /// Returns the mode, which decides about the task's calls.
     #[inline]
     pub fn mode(&self) -> Mode {
         match self.mode.load(Ordering::Acquire) {
@@ -127,7 +127,7 @@ pub fn become_strict(task: &Task) -> Result<()> {
     }
 }
 
-/// What became of a new filter.
+/// The outcome of adding a filter.
 pub enum Added {
     Done,
     /// A thread has filters of its own, so nothing was changed.

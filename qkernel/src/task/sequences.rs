@@ -1,4 +1,4 @@
-//! What the kernel does about restartable sequences before user code runs (`rseq(2)`; [`super::rseq`]).
+//! The kernel's work for restartable sequences before user code runs (`rseq(2)`; [`super::rseq`]).
 
 use alloc::sync::Arc;
 

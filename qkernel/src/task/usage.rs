@@ -1,4 +1,4 @@
-//! What processes and threads have used, as they ask for it.
+//! Resources that processes and threads have used, in the forms that system calls ask for.
 
 use crate::task::core::Task;
 use crate::task::process::Process;

@@ -1,4 +1,4 @@
-//! What threads have used, and the sums of those that have ended.
+//! Resources that threads have used, and the sums of those that have ended.
 
 use core::ops::AddAssign;
 use core::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ const MAJFLT: usize = 9;
 const NVCSW: usize = 16;
 const NIVCSW: usize = 17;
 
-/// What a thread, or several, have used.
+/// The resources that a thread, or several together, have used.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Used {
     /// Counter ticks.
@@ -36,7 +36,7 @@ pub struct Used {
 }
 
 impl Used {
-    /// What a thread has used so far; the memory is its process's.
+    /// Returns the resources that a thread has used so far, without memory, which is its process's.
     pub fn by(sched: &SchedState) -> Self {
         Self {
             user: sched.user_ticks.load(Ordering::Relaxed),
@@ -58,7 +58,7 @@ impl Used {
         self.switches.saturating_sub(self.involuntary)
     }
 
-    /// As `getrusage(2)` has it.
+    /// Returns the resources in the form of `getrusage(2)`.
     pub fn rusage(&self) -> Rusage {
         let mut usage = [0i64; 18];
         for (at, ticks) in [(0, self.user), (2, self.system)] {

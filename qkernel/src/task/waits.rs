@@ -63,7 +63,7 @@ impl Habit {
     }
 }
 
-/// What is known of one task.
+/// The wait and the habits of one task.
 pub struct Waits(SpinLock<State>);
 
 #[derive(Default)]
@@ -92,7 +92,7 @@ impl Waits {
         self.0.lock().now = None;
     }
 
-    /// What it waits for now, if that has an end.
+    /// Returns the task's wait of now, if it has an end.
     pub fn now(&self) -> Option<TimedWait> {
         self.0.lock().now
     }

@@ -20,17 +20,17 @@ const INPUT_MAX: usize = 4095;
 const BEHIND_MAX: usize = 16 * 1024;
 /// Bytes for the other side at which programs have to wait.
 const OUTPUT_MAX: usize = 16 * 1024;
-/// The same with echo, for which no program waits.
+/// Bytes for the other side at which echo is dropped, since no program waits for its room.
 const ECHO_MAX: usize = 24 * 1024;
 const TAB: usize = 8;
 
 /// The state of one terminal.
 pub struct Discipline {
     pub termios: Termios,
-    /// What of them cannot be changed.
+    /// A mask of the settings that cannot be changed (`TIOCSLCKTRMIOS`).
     pub locked: Termios,
     pub size: WinSize,
-    /// What its controller hears of it in packet mode.
+    /// The events that its controller hears of in packet mode.
     pub packets: Packets,
     /// Bytes that can be read; in canonical mode the bytes of the lines in `lines`.
     input: VecDeque<u8>,

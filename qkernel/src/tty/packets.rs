@@ -34,12 +34,12 @@ impl Packets {
         self.on = on;
     }
 
-    /// What happened, if anything did.
+    /// Returns the bits of the events that have happened, if packet mode is on and any did.
     pub fn status(&self) -> Option<u8> {
         Some(self.status).filter(|status| self.on && *status != 0)
     }
 
-    /// The same, and it counts as read.
+    /// Returns what [`Self::status`] does, and counts the events as read.
     pub fn take_status(&mut self) -> Option<u8> {
         let status = self.status();
         if status.is_some() {

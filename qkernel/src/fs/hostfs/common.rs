@@ -1,4 +1,4 @@
-//! What the kernel keeps of a file of the host, whatever view shows it.
+//! The state that the kernel keeps of a file of the host, whatever view shows it.
 //!
 //! Containers of a pod see the same files by views of their own, with an inode for each view. Locks, a bound socket, a
 //! FIFO's pipe and the memory of shared mappings belong to the file, so its inodes have one [`Common`] between them.

@@ -62,7 +62,7 @@ impl HostFile {
         self.write_by(offset, write)
     }
 
-    /// The same for a caller that holds `io`.
+    /// Has the host write to the file as [`Self::write_alone`] does, for a caller that holds `io`.
     fn write_by<T: Copy + TryInto<u64>>(&self, offset: u64, write: impl FnOnce() -> Result<T>) -> Result<T> {
         let set_id = self.inode.set_id(&self.handle);
         let moved = write()?;
@@ -139,7 +139,7 @@ impl HostInode {
     }
 }
 
-/// What other files' copies have to look like to be in common with this one's.
+/// Returns the attributes that copies of other files must share to be in common with this one's; `None`: none are.
 fn likeness(stat: Option<HostStat>) -> Option<Likeness> {
     stat.as_ref().filter(|_| copies::are_in_common()).map(Likeness::of)
 }

@@ -27,7 +27,7 @@ const NAMES_BYTES: usize = 16 << 10;
 const MOST: usize = 32;
 /// Entries that are asked for one by one before others come ahead.
 const PATIENCE: u32 = 2;
-/// What [`Habit`] counts up to.
+/// The highest count of [`Habit`].
 const HABIT: u32 = 8;
 /// Entries among which the next one is looked for.
 const NEAR: usize = 4;
@@ -68,7 +68,7 @@ pub(super) struct Listing {
     next: usize,
     /// Names in a row that were asked for in order.
     streak: u32,
-    /// What came ahead: the place of each name, and its attributes.
+    /// Attributes that came ahead of the questions, each with the place of its name.
     ahead: VecDeque<(usize, HostStat)>,
     /// The place in it of what is asked for next, if it is asked for in order.
     cursor: usize,
@@ -134,7 +134,7 @@ impl Listing {
         Some((stat, self.version))
     }
 
-    /// The same, for an inode that is made of them.
+    /// Takes the attributes of `name` out, if they came ahead, for an inode that is made of them.
     fn take(&mut self, name: &[u8]) -> Option<HostStat> {
         let index = self.find(name)?;
         let (at, stat) = self.ahead.remove(index)?;

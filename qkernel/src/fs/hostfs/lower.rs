@@ -71,14 +71,14 @@ impl LowerSide {
         true
     }
 
-    /// What the overlay shows of a node with these attributes; `None`: that is for the overlay to say.
+    /// Returns the attributes that the overlay shows for a node below with these; `None`: only the overlay can tell.
     fn shown(&self, below: HostStat) -> Option<HostStat> {
         let is_whiteout = below.mode & S_IFMT == S_IFCHR && below.rdev == 0;
         (below.dev == self.dev && !is_whiteout).then_some(HostStat { dev: self.shown_dev, ..below })
     }
 }
 
-/// What is known of the directory below.
+/// The directory below, as far as it is known.
 #[derive(Clone)]
 enum Below {
     /// Nothing yet.
@@ -164,7 +164,8 @@ impl HostInode {
         self.look_below(|dir| host::readlink(dir, name))?.ok()
     }
 
-    /// What `look` sees in the directory below, unless this one was left before or meanwhile.
+    /// Returns the result of `look` in the directory below; `None`: there is none, or this one was left before or
+    /// meanwhile.
     fn look_below<R>(&self, look: impl FnOnce(&Handle) -> Result<R>) -> Option<Result<R>> {
         let side = self.fs.lower.as_ref()?;
         let below = self.below(side, false);
@@ -260,7 +261,7 @@ impl HostInode {
         if (stat.dev, stat.ino) == (side.dev, self.id.1) { Ok(handle) } else { Err(Errno::ENOENT) }
     }
 
-    /// What this directory shows is about to change: it is left, with those above.
+    /// Gives up the lower side of this directory and of those above, since what this one shows is about to change.
     pub(super) fn leave_lower(&self) {
         self.forget_ahead();
         let Some(side) = &self.fs.lower else { return };

@@ -93,11 +93,11 @@ pub struct HostInode {
     lower: Lower,
     /// Of a directory: what comes ahead of the questions.
     listing: SpinLock<Listing>,
-    /// What other views' inodes of the file share with this one, once it is asked for.
+    /// The state that other views' inodes of the file share with this one, once somebody has asked for it.
     common: Once<Arc<Common>>,
 }
 
-/// What a mount of the host is to the sandbox.
+/// The kind of a mount of the host: who else may change its files, and whether the sandbox may.
 #[derive(Clone, Copy, Debug)]
 pub struct MountKind {
     /// Others may change files under it.
@@ -234,7 +234,7 @@ impl HostInode {
         FileId { dev, ino, born_ns: self.born_ns, kind: self.kind }
     }
 
-    /// What the inodes of this file have in common.
+    /// Returns the state that the inodes of this file share.
     fn common(&self) -> &Arc<Common> {
         if let Some(common) = self.common.get() {
             return common;

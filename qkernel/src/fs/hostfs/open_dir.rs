@@ -41,7 +41,7 @@ pub(super) fn forget_buffer() {
     give_buffer(Vec::new());
 }
 
-/// What is listed.
+/// The directory that a listing reads: the lower one, or the one that the overlay shows.
 #[derive(Clone)]
 enum Source {
     /// The lower directory.
@@ -91,7 +91,7 @@ impl HostDir {
         }
     }
 
-    /// What a listing from `position` on asks.
+    /// Returns the directory that a listing from `position` on reads. Only one from the beginning chooses anew.
     fn choose(&self, position: u64) -> Result<Source> {
         let now = self.source();
         if position != 0 {

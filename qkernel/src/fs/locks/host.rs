@@ -88,7 +88,7 @@ pub struct HostView<'a> {
     pub may_exclude: bool,
 }
 
-/// What the sandbox has locked of one file on the host.
+/// The locks that the sandbox has on one file on the host.
 pub struct HostLocks {
     state: SpinLock<State>,
     /// There may be a carrier.
@@ -211,7 +211,7 @@ impl HostLocks {
         drop(unused);
     }
 
-    /// As [`Self::closed`], for a directory, whose openings nobody counts.
+    /// Closes an unneeded carrier as [`Self::closed`] does, for a directory, whose openings nobody counts.
     pub(super) fn settle_directory(&self, file: &File) {
         let is_directory = || file.path.as_ref().is_some_and(|path| path.inode.kind() == S_IFDIR);
         if !(self.is_used.load(Ordering::SeqCst) && is_directory()) {
@@ -288,7 +288,8 @@ impl State {
         Ok(true)
     }
 
-    /// The same for the lock of `flock(2)`.
+    /// Whether there is a carrier for the lock of `flock(2)`; if need be `spare` becomes it, and takes over the lock of
+    /// the old one.
     fn carry_whole(&mut self, exclusive: bool, writes: bool, spare: &mut Option<Carrier>) -> Result<bool> {
         if Carrier::can_hold(self.whole.as_ref(), exclusive, writes) {
             return Ok(true);

@@ -56,7 +56,7 @@ impl Drop for Source {
     }
 }
 
-/// What comes from the host.
+/// The events that come from the host, and who waits for them.
 struct Feed {
     source: Option<Source>,
     /// The host's cookies of the last renames, and ours, in turn.
@@ -86,7 +86,7 @@ static ADDING: Mutex<()> = Mutex::new(Rank::Feeding, ());
 /// There is a source.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// What is done, and dropped, once the lock is given back.
+/// Work that is done, and objects that are dropped, once the lock is given back.
 #[derive(Default)]
 struct After {
     nodes: Vec<Node>,

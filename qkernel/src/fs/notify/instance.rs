@@ -23,7 +23,7 @@ const EVENT_BYTES: usize = 160;
 /// The watch descriptor of the event that says that others were lost.
 const OF_NO_WATCH: i32 = -1;
 
-/// What an instance wants to be told of a node.
+/// A watch: an instance's wish to be told of events of a node.
 pub struct Watch {
     pub descriptor: i32,
     pub(super) instance_id: u64,
@@ -37,7 +37,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// What it wants to be told, and how.
+    /// The events that the watch wants to be told of, and how.
     pub fn mask(&self) -> Mask {
         Mask::from_bits_truncate(self.mask.load(Ordering::Relaxed))
     }

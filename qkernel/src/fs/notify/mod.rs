@@ -72,7 +72,7 @@ impl Mask {
         .union(Self::CLOSE_WRITE)
         .union(Self::CLOSE_NOWRITE)
         .union(Self::OPEN);
-    /// What a watch keeps of what was asked for.
+    /// The flags of a request that a watch keeps.
     pub const KEPT: Self = Self::EVENTS.union(Self::EXCL_UNLINK).union(Self::ONE_SHOT);
 }
 
@@ -80,7 +80,7 @@ impl Mask {
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
     pub mask: Mask,
-    /// What the two events of a rename have in common; else 0.
+    /// The number that the two events of a rename have in common; 0 for other events.
     pub cookie: u32,
     /// In a watched directory, whose event it is. Empty: the watched node's own.
     pub name: &'a [u8],
@@ -97,7 +97,7 @@ impl Event<'_> {
     }
 }
 
-/// What a watch keeps of its node. Dropped without locks, since it goes together with all that it refers to.
+/// A watch's hold on its node. It is dropped without locks, since all that it refers to goes together with it.
 pub struct Pin {
     /// The name that it was found by.
     pub name: Option<Part>,
@@ -116,7 +116,7 @@ pub struct Target {
     /// Stands for the view of a file system: all nodes that are found by it have the same.
     pub tree: usize,
     pub is_dir: bool,
-    /// As in `/proc/PID/fdinfo`.
+    /// Device and inode number, as `/proc/PID/fdinfo` shows them.
     pub dev: u64,
     pub ino: u64,
     pub pin: Pin,
@@ -302,7 +302,7 @@ impl Registry {
         Some((taken, is_dir))
     }
 
-    /// The same of a node whose end the host has not told yet.
+    /// Removes a watch of a node whose end the host has not told yet, and the node with its last watch.
     fn take_ending(&mut self, descriptor: Descriptor, instance_id: u64) -> Option<Watcher> {
         let node = self.ending.get_mut(&descriptor)?;
         let taken = node.watches.remove(&instance_id)?;

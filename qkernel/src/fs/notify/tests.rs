@@ -12,7 +12,7 @@ fn target(key: usize) -> Target {
     Target { key, tree: key, is_dir: false, dev: 1, ino: 2, pin: Pin::NONE, by_host: None }
 }
 
-/// As seen by a view, which keeps a name and a node.
+/// A target as a view sees it, which keeps a name and a node.
 fn target_of(key: usize, tree: usize, kept: &(Arc<()>, Arc<()>)) -> Target {
     let pin = Pin { name: Some(Box::new(kept.0.clone())), node: Some(Box::new(kept.1.clone())) };
     Target { tree, pin, ..target(key) }

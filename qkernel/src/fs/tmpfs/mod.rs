@@ -52,7 +52,7 @@ struct TmpFs {
     nodes: Arc<Quota>,
     /// Pages, and nodes, that there are by default; [`UNLIMITED`]: as memory allows, which is shown instead.
     default: u64,
-    /// As they are shown.
+    /// The options that tables of mounts show.
     options: SpinLock<Options>,
 }
 
@@ -147,7 +147,8 @@ pub fn with_options(options: Options, mode: u32) -> Arc<dyn Inode> {
     root(root_of(&options, mode), options, UNLIMITED)
 }
 
-/// The same for a program that mounts it: it has room for half of the memory, if the options say nothing else.
+/// An empty file system for a program that mounts it: it has room for half of the memory, if the options say nothing
+/// else.
 pub fn mounted(text: &[u8]) -> Result<Arc<dyn Inode>> {
     let memory = frames::limit_bytes() / PAGE;
     let options = Options::parse(text, memory)?;
@@ -287,7 +288,7 @@ impl TmpInode {
         Ok(())
     }
 
-    /// What the file gave to the program that it held goes with its content, and with its owner.
+    /// Removes the capabilities that the file gave to its program: they go when its content or its owner changes.
     fn lose_capabilities(&self) {
         let gone = self.xattrs.lock().remove(&b"security.capability"[..]);
         drop(gone);
@@ -316,7 +317,7 @@ fn tmp_inode(inode: &Arc<dyn Inode>) -> Result<&TmpInode> {
     inode.as_any().downcast_ref::<TmpInode>().ok_or(Errno::EXDEV)
 }
 
-/// What an attribute counts for, of the space for nodes. Those that the system sets are free.
+/// Bytes that an attribute takes of the space for nodes. Those that the system sets are free.
 fn xattr_space(name: &[u8], value: &[u8]) -> u64 {
     if name.starts_with(b"user.") { XATTR_SPACE + (name.len() + value.len()) as u64 } else { 0 }
 }

@@ -8,7 +8,7 @@ use machine::mm::PAGE;
 
 /// Bytes that a node counts for, of those that `nr_inodes` allows.
 pub const NODE_SPACE: u64 = 1024;
-/// As many blocks or nodes as one likes.
+/// Stands for any number of blocks or nodes.
 pub const UNLIMITED: u64 = u64::MAX;
 const PERMISSIONS: u32 = 0o7777;
 
@@ -67,7 +67,8 @@ impl Options {
         Ok(())
     }
 
-    /// What holds after a remount with `change`. `EINVAL`: what counts for all of the time cannot be changed.
+    /// Returns the options after a remount with `change`. `EINVAL`: it would limit what was unlimited, or change
+    /// whether pages may be swapped.
     pub fn changed_by(&self, change: &Self) -> Result<Self> {
         let limits_later = |before: Option<u64>, now: Option<u64>| {
             before == Some(UNLIMITED) && now.is_some_and(|now| now != UNLIMITED)
@@ -86,7 +87,8 @@ impl Options {
         })
     }
 
-    /// As the tables of mounts show them, each behind a comma. `default`: the blocks, and the nodes, where nothing is said.
+    /// Returns the options as tables of mounts show them, each behind a comma. `default`: the blocks, and the nodes,
+    /// where nothing is said.
     pub fn shown(&self, default: u64) -> Vec<u8> {
         let mut text = Vec::new();
         let mut push = |name: &str, value: &[u8]| {

@@ -42,7 +42,7 @@ pub struct Attr {
     pub reserved: [i64; 4],
 }
 
-/// What a queue holds at most. A message's size is in bytes.
+/// The most that a queue holds. A message's size is in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub messages: u32,
@@ -50,7 +50,8 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// As asked, or by default. `EINVAL`: it is not positive, or more than the caller may have.
+    /// Returns the capacity that was asked for, or the default. `EINVAL`: it is not positive, or more than the caller
+    /// may have.
     fn new(asked: Option<&Attr>, limits: &Limits, creds: &Creds) -> Result<Self> {
         let Some(attr) = asked else {
             return Ok(Self {
@@ -208,7 +209,7 @@ impl Queue {
         access::permitted(&who.creds, &self.stat(), want)
     }
 
-    /// What it holds at most.
+    /// Returns the most that the queue holds.
     pub fn capacity(&self) -> Capacity {
         self.capacity
     }

@@ -84,7 +84,7 @@ pub struct SemSet {
 /// All sets of a namespace.
 pub type Sets = Table<SemSet>;
 
-/// What `IPC_STAT` tells.
+/// The facts about a set that `IPC_STAT` tells.
 pub struct Facts {
     pub perm: Perm,
     pub otime: i64,
@@ -97,7 +97,7 @@ pub fn semaphore_value(number: i32) -> Result<u16> {
     u16::try_from(number).ok().filter(|value| i32::from(*value) <= SEMVMX).ok_or(Errno::ERANGE)
 }
 
-/// What `semctl(2)` asks about one semaphore.
+/// A question of `semctl(2)` about one semaphore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
     Value,
@@ -196,7 +196,7 @@ struct Place {
     from: u64,
 }
 
-/// What a stretch of a pass over the waiters came to.
+/// The result of a stretch of a pass over the waiters.
 #[derive(Default)]
 struct Pass {
     woken: Vec<Arc<Outcome>>,

@@ -1,4 +1,4 @@
-//! What one call does to a set of semaphores: all of its operations, or none (`semop(2)`).
+//! The operations of one call on a set of semaphores: all of them are done, or none (`semop(2)`).
 
 use alloc::vec::Vec;
 
@@ -37,7 +37,7 @@ pub struct Semaphore {
     pub pid: PidOf,
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt to do a call's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     Done,
@@ -45,7 +45,7 @@ pub enum Attempt {
     Blocked(usize),
 }
 
-/// What a semaphore has to be before an operation on it can go on.
+/// The value that a semaphore must have before an operation on it can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     number: u16,
@@ -59,7 +59,7 @@ enum Wanted {
 }
 
 impl Need {
-    /// What the operation at `at` waits for, which those before it on the same semaphore change.
+    /// Returns the need of the operation at `at`, counting in what those before it do to the same semaphore.
     pub fn of(ops: &[SemOp], at: usize) -> Self {
         let (number, change) = ops.get(at).map_or((0, 0), |op| (op.number, i32::from(op.change)));
         let earlier: i32 =

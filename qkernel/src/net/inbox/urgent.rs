@@ -11,7 +11,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 
-/// What a record of a stream is besides bytes.
+/// The mark on a record of a stream that is, or was, the urgent byte.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Mark {
     #[default]

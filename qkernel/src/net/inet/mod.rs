@@ -76,7 +76,7 @@ pub struct InetSocket {
     unicast_interfaces: [AtomicU32; 2],
     /// `MSG_ZEROCOPY`.
     zero_copy: SpinLock<ZeroCopy>,
-    /// What its program wants to be left out.
+    /// The program's filter, which leaves out messages, or their ends (`SO_ATTACH_FILTER`).
     filter: SpinLock<Option<Arc<Filter>>>,
     /// Held while a filter judges the next message.
     judging: Mutex<()>,
@@ -88,7 +88,7 @@ pub struct InetSocket {
     accepted_from: SpinLock<Option<Vec<u8>>>,
     /// It was accepted from somebody who does not restart the idle time.
     _visit: Option<Visit>,
-    /// What goes on over the connection, if that is watched.
+    /// The request or question that goes on over the connection, if that is watched.
     talk: Once<Arc<Talk>>,
     /// The port that it listens at, for those whom it accepts.
     port: AtomicU16,
@@ -109,7 +109,7 @@ fn protocol_of(family: u16, kind: u32, protocol: u32) -> Result<u32> {
     }
 }
 
-/// What Linux calls a protocol of the family.
+/// Returns Linux's name of a protocol of the family.
 pub fn protocol_name(family: u16, protocol: u32) -> &'static [u8] {
     match (protocol, family == AF_INET) {
         (IPPROTO_TCP, true) => b"TCP",

@@ -18,7 +18,7 @@ const ERROR_BYTES: usize = 16;
 const ADDRESS_BYTES: usize = 16;
 const ADDRESS6_BYTES: usize = 28;
 
-/// What a socket has sent this way. Messages are numbered from 0, and told of in ranges.
+/// The messages that a socket has sent by `MSG_ZEROCOPY`. They are numbered from 0, and told of in ranges.
 #[derive(Default)]
 pub struct ZeroCopy {
     is_on: bool,

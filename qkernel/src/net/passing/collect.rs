@@ -32,7 +32,7 @@ use machine::time;
 
 /// The least and the most time between two passes, unless somebody needs what the second one finds.
 const PAUSE_NS: RangeInclusive<u64> = 200_000..=2_000_000_000;
-/// The same, as a multiple of what the first one took.
+/// The time between two passes as a multiple of what the first one took, within [`PAUSE_NS`].
 const PAUSE_PER_PASS: u64 = 20;
 /// A task that ends does not mind one that takes no longer.
 const SHORT_NS: u64 = 1_000_000;
@@ -65,7 +65,8 @@ fn is_time() -> bool {
     time::monotonic_ns() >= NEXT_NS.load(Ordering::Relaxed)
 }
 
-/// The same for a task that ends, once it has no descriptors any more: it may have left something, and nobody may call for long.
+/// Carries out a pass, if it is time or the last one was short, for a task that ends and has no descriptors any more.
+/// The task may have left something, and nobody may call for long.
 pub fn collect_on_exit() {
     let is_short = || TOOK_NS.load(Ordering::Relaxed) <= SHORT_NS;
     if DUE.load(Ordering::Relaxed) && (is_time() || is_short()) {

@@ -21,7 +21,7 @@ enum Stage {
     Looking,
     /// It follows what can be reached. A candidate that moves is reached.
     Marking,
-    /// What was not reached goes.
+    /// It drops what was not reached.
     Sweeping,
 }
 

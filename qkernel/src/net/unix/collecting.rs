@@ -1,4 +1,4 @@
-//! What the collector of sockets that only messages hold sees of a socket ([`crate::net::passing`]).
+//! A socket's answers to the collector, which frees sockets that only messages hold ([`crate::net::passing`]).
 
 use alloc::sync::Arc;
 

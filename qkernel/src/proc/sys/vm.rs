@@ -1,4 +1,4 @@
-//! What the reader's container may be promised: some of `/proc/sys/vm`.
+//! The part of `/proc/sys/vm` that says how much memory the reader's container may be promised.
 
 use core::marker::PhantomData;
 

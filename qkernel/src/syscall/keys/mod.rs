@@ -25,8 +25,9 @@ const UNKNOWN_BYTES: usize = 4096;
 /// Most bytes that `KEYCTL_UPDATE` takes.
 const UPDATE_MAX: u64 = 4096;
 
-/// What the operations of `keyctl(2)` answer that this kernel can do, in bits of two bytes: itself, keyrings that outlive their user,
-/// large keys, invalidation, closed keyrings, moving; names of keyrings of a container's own, and keys of its own.
+/// The answer of `KEYCTL_CAPABILITIES`: what `keyctl(2)` can do here, in bits of two bytes: itself, keyrings that outlive
+/// their user, large keys, invalidation, closed keyrings, moving; names of keyrings of a container's own, and
+/// keys of its own.
 const CAPABILITIES: [u8; 2] = [0x01 | 0x02 | 0x10 | 0x20 | 0x40 | 0x80, 0x01 | 0x02];
 
 /// The number of a key as a result.
@@ -144,7 +145,7 @@ pub(super) fn request_key(
     number(&found.key)
 }
 
-/// What a search that has found nothing says.
+/// Returns the error of a call whose search for a key has failed: `ENOKEY` if it has found nothing.
 fn not_found(error: Errno) -> Errno {
     if error == Errno::EAGAIN { Errno::ENOKEY } else { error }
 }

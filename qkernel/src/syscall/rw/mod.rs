@@ -66,7 +66,7 @@ fn count_read(cx: &Ctx<'_>, moved: SyscallResult) -> SyscallResult {
     moved
 }
 
-/// The same of one that writes.
+/// Counts a call that writes for `/proc/PID/io`, unless it was wrong in itself.
 fn count_write(cx: &Ctx<'_>, moved: SyscallResult) -> SyscallResult {
     if is_counted(moved) {
         cx.task.thread.sched.writes.count(moved.unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What a filter makes of a system call before it is performed.
+//! Applies a task's filters, or strict mode, to a system call before it is performed.
 
 use abi::seccomp::{ALLOW, ERRNO, KILL_THREAD, LOG, NOTIFY, TRACE, TRAP, VERDICT_DATA_BITS};
 use abi::word::low32;
@@ -18,7 +18,7 @@ use machine::log::RateLimit;
 
 /// The largest error number of a verdict (`MAX_ERRNO`).
 const ERRNO_MAX: u32 = 4095;
-/// What strict mode allows: `read`, `write`, `rt_sigreturn`, `exit`.
+/// The calls that strict mode allows: `read`, `write`, `rt_sigreturn`, `exit`.
 const STRICT: &[u64] = &[0, 1, 15, 60];
 
 static LOGGED: RateLimit = RateLimit::new();

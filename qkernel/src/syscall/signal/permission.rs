@@ -61,7 +61,7 @@ pub(in crate::syscall) fn signal_process(
     send(target, None, number, source)
 }
 
-/// The same for one thread of it; one that has ended takes none.
+/// Sends a signal to one thread of a process after checking permission; one that has ended takes none.
 pub(in crate::syscall) fn signal_task(
     cx: &Ctx<'_>,
     target: &Arc<Process>,

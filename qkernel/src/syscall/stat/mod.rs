@@ -64,7 +64,7 @@ fn raw_stat(stat: &Stat) -> RawStat {
     }
 }
 
-/// What a node is seen by.
+/// The attributes of a node that only a path to it tells: its mount, and its alignment for `O_DIRECT`.
 struct Mounted {
     /// The mount's number.
     id: u64,

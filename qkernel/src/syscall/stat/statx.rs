@@ -51,7 +51,7 @@ struct RawStatx {
     rdev: [u32; 2],
     dev: [u32; 2],
     mnt_id: u64,
-    /// What addresses, and offsets and lengths, are multiples of with `O_DIRECT`.
+    /// The numbers that addresses, and offsets and lengths, are multiples of with `O_DIRECT`, in bytes.
     direct_align: [u32; 2],
     unused: [u64; 12],
 }

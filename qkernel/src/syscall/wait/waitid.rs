@@ -10,8 +10,8 @@ use crate::task::tree::Report;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
 
-/// What `waitid(2)` is given to wait for, a `pid_t`: nothing that it can stand for is negative. Kind 0, all children, does
-/// not look at it.
+/// Checks the `pid_t` that `waitid(2)` is given to wait for, of which nothing that it can stand for is negative:
+/// `EINVAL`. Kind 0, all children, does not look at it.
 fn id_argument(kind: u32, id: i32) -> Result<u32> {
     if kind == 0 { Ok(0) } else { u32::try_from(id).map_err(|_| Errno::EINVAL) }
 }

@@ -40,7 +40,7 @@ const TID_MASK: u32 = 0x3fff_ffff;
 enum Key {
     /// Address space and address.
     Private(u64, u64),
-    /// The same, without the flag: a word in memory that no other process shares.
+    /// Address space and address of a word without the flag, in memory that no other process shares.
     Own(u64, u64),
     /// Memory object and offset.
     Shared(usize, u64),
@@ -346,7 +346,8 @@ impl WakeOp {
         }
     }
 
-    /// As on Linux an unknown comparison is refused only here, with the word changed.
+    /// Whether the old value satisfies the comparison. An unknown one is refused only here, with the word changed, as
+    /// on Linux: `ENOSYS`.
     fn holds(&self, old: u32) -> Result<bool> {
         let (old, with) = (old.cast_signed(), self.compare_argument.cast_signed());
         Ok(match self.compare {

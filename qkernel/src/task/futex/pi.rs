@@ -183,7 +183,8 @@ pub(super) fn acquire(
     }
 }
 
-/// What came of a wait for a lock: the lock, or the thread whose it was, which has left it behind (0: it lives on).
+/// Returns the result of a wait for a lock: `None`: the waiter has it; else the thread that owned it and has left it
+/// behind (0: that lives on). `ETIMEDOUT`, or a restart of the call: neither has come.
 pub(super) fn settle(waiter: &Arc<Waiter>, slept: Result<()>) -> Result<Option<u32>> {
     if dequeue(waiter) {
         return Err(if slept.is_ok() { Errno::ETIMEDOUT } else { Errno::RESTART_ALWAYS });

@@ -9,7 +9,7 @@ use crate::task::groups::{GroupId, Groups};
 use machine::errno::Result;
 use machine::sched::work;
 
-/// What telling of a change counts as work.
+/// The work that telling of one change counts as.
 const EVENT_WORK: u32 = 16;
 
 /// The files whose changes are told.
@@ -50,7 +50,7 @@ pub fn file_key(id: GroupId, file: &str) -> usize {
 }
 
 impl Groups {
-    /// What tells of changes of this file.
+    /// Returns the object that tells of changes of this file.
     pub fn changes(&self, id: GroupId, event: Event) -> Result<Arc<Changes>> {
         let mut state = self.state.lock();
         let slot = &mut state.get_mut(id)?.changes[event as usize];

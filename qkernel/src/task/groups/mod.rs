@@ -85,7 +85,7 @@ impl Member {
         self.tasks.load(Ordering::Relaxed)
     }
 
-    /// What the process has used since it came into its group, if it has used `used` in all.
+    /// Returns the processor time that the process has used since it came into its group, if it has used `used` in all.
     pub fn used_here(&self, used: Ticks) -> Ticks {
         Ticks {
             user: used.user.saturating_sub(self.counted_user.load(Ordering::Relaxed)),
@@ -128,7 +128,7 @@ impl Settings {
         swap_max: MAX,
     };
 
-    /// What these controllers keep is as at first.
+    /// Resets the settings of these controllers to their first values.
     fn forget(&mut self, controllers: Controllers) {
         let new = Self::NEW;
         if controllers.contains(Controllers::PIDS) {
@@ -175,7 +175,7 @@ struct Group {
     own_tasks: usize,
     tasks: usize,
     tasks_peak: usize,
-    /// What processes have used that left it or a group below, or have ended there.
+    /// Processor time used in it, or in a group below, by processes that have left or ended.
     used: Ticks,
     changes: [Option<Arc<Changes>>; Event::ALL.len()],
     nodes: nodes::Nodes,
@@ -481,7 +481,7 @@ impl State {
         });
     }
 
-    /// What the process has used so far counts for its group for good.
+    /// Counts the processor time that the process has used so far for its group, and those above, for good.
     fn settle(&mut self, member: &Member, used: Ticks) {
         let more = member.used_here(used);
         self.for_chain(member.group(), |_, group, _| {

@@ -49,7 +49,7 @@ struct Xattr {
     _charge: Charge,
 }
 
-/// What a group's directory and files keep.
+/// The owners, attributes and times that a group's directory and files keep.
 pub(super) struct Nodes {
     dir: Owner,
     /// Of files whose attributes were changed, by name.

@@ -4,12 +4,12 @@ use machine::errno::{Errno, Result};
 
 use crate::fs::file::File;
 
-/// What a file gives the program that it holds.
+/// The capabilities that a file gives the program that it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileCaps {
     pub permitted: u64,
     pub inheritable: u64,
-    /// What the program gets is in effect from its start.
+    /// The capabilities are in effect from the program's start.
     pub is_effective: bool,
 }
 

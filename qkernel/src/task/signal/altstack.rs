@@ -50,12 +50,12 @@ impl AltStack {
         (self.size != 0 && !self.in_use(sp)).then(|| self.sp.wrapping_add(self.size))
     }
 
-    /// As it goes into a signal frame.
+    /// Returns the stack in the form that goes into a signal frame.
     pub fn saved(&self) -> StackT {
         StackT { sp: self.sp, flags: self.flags, pad: 0, size: self.size }
     }
 
-    /// As `sigaltstack(2)` reports it to code at `sp`.
+    /// Returns the stack in the form that `sigaltstack(2)` reports to code at `sp`.
     pub fn described(&self, sp: u64) -> StackT {
         let state = match self.size {
             0 => SS_DISABLE,

@@ -3,7 +3,7 @@
 use crate::tty::discipline::{Discipline, TAB};
 use crate::tty::termios::{Input, Local, VERASE};
 
-/// What is taken back of the line being typed.
+/// The part of the line being typed that is taken back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Erase {
     /// `VERASE`.
@@ -74,7 +74,7 @@ impl Discipline {
         }
     }
 
-    /// What was erased until now is shown as such.
+    /// Ends the display of erased characters with a slash, if one is under way (`ECHOPRT`).
     pub(super) fn finish_erasing(&mut self) {
         if self.termios.local(Local::ECHO) && core::mem::take(&mut self.erasing) {
             self.put_echo(b"/");
