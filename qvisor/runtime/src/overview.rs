@@ -66,7 +66,12 @@ impl Glance {
             Some(Figures::Usage(usage)) => Some(usage),
             _ => None,
         };
-        Some(Self { stats: stats.map(|stats| *stats), reasons: reasons.map(|reasons| *reasons), usage, ..glance })
+        Some(Self {
+            stats: stats.map(|stats| *stats),
+            reasons: reasons.map(|reasons| *reasons),
+            usage,
+            ..glance
+        })
     }
 }
 

@@ -235,7 +235,8 @@ impl Root {
         let Some(root) = self.open()? else { return Ok(Vec::new()) };
         let names = root.names().map_err(|source| self.error(source))?;
         let sandboxes = names.iter().filter_map(|name| root.directory(name).ok());
-        let mut states: Vec<_> = sandboxes.filter_map(|sandbox| read_any(&sandbox)).map(Seen::state).collect();
+        let mut states: Vec<_> =
+            sandboxes.filter_map(|sandbox| read_any(&sandbox)).map(Seen::state).collect();
         states.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(states)
     }

@@ -56,5 +56,7 @@ pub fn run(root: &Root, args: &MetricsArgs) -> Result<u8, Failure> {
 /// Replaces the file, so that a reader sees the old or the new one, and nobody else's link is followed.
 fn write(file: &Path, page: &str) -> Result<u8, Failure> {
     let written = directory::replace_file(file, page.as_bytes());
-    written.map(|()| 0).map_err(|error| format!("cannot write {}: {error}; correct --textfile", file.display()).into())
+    written
+        .map(|()| 0)
+        .map_err(|error| format!("cannot write {}: {error}; correct --textfile", file.display()).into())
 }

@@ -38,7 +38,13 @@ pub fn serve(address: &str, make: &(impl Fn() -> Made + Sync)) -> Result<(), Fai
             let connection = Arc::new(connection);
             let is_full = open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX;
             if is_full && !silent.close_oldest() {
-                let _ = answer(&connection, "503 Service Unavailable", WORDS, "too many scrapes at once\n", b"GET");
+                let _ = answer(
+                    &connection,
+                    "503 Service Unavailable",
+                    WORDS,
+                    "too many scrapes at once\n",
+                    b"GET",
+                );
                 open.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }
@@ -138,7 +144,13 @@ fn head(mut connection: &TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// Answers a request by a method, of which HEAD gets no body, and closes the connection.
-fn answer(mut connection: &TcpStream, status: &str, format: &str, body: &str, method: &[u8]) -> io::Result<()> {
+fn answer(
+    mut connection: &TcpStream,
+    status: &str,
+    format: &str,
+    body: &str,
+    method: &[u8],
+) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
     let head = format!(

@@ -318,7 +318,9 @@ fn mounts_that_the_host_makes_later_are_seen_if_asked_for() {
 /// The host's mounts at and below a directory, as `/proc/self/mountinfo` has them.
 fn mounts_below(directory: &std::path::Path) -> Vec<String> {
     let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let is_below = |line: &&str| line.split(' ').nth(4).is_some_and(|at| std::path::Path::new(at).starts_with(directory));
+    let is_below = |line: &&str| {
+        line.split(' ').nth(4).is_some_and(|at| std::path::Path::new(at).starts_with(directory))
+    };
     all.lines().filter(is_below).map(str::to_owned).collect()
 }
 
@@ -335,7 +337,8 @@ fn mounts_made_inside_never_reach_the_host() {
         );
         world.set("/linux/rootfsPropagation", json!("rshared"));
         let admin = json!(["CAP_SYS_ADMIN"]);
-        world.set("/process/capabilities", json!({"bounding": admin, "effective": admin, "permitted": admin}));
+        world
+            .set("/process/capabilities", json!({"bounding": admin, "effective": admin, "permitted": admin}));
         world.script(
             "mount --make-rshared /shared; mount -t tmpfs tmpfs /shared/sub && echo hidden > /shared/sub/file; \
              mount -o bind /shared/sub /shared/sub; cat /shared/sub/file; echo up; \
@@ -350,7 +353,7 @@ fn mounts_made_inside_never_reach_the_host() {
         world.wait_output("over");
         world.wait_status("stopped");
         assert_eq!(mounts_below(&data.0), before);
-        world.delete();
+        world.ok(&["delete", &world.id]);
     });
 }
 
