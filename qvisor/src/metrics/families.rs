@@ -274,6 +274,7 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use runtime::state::OciState;
+    use runtime::status::Status;
     use vmm::hibernate::stats::WakeClass;
 
     use super::*;
@@ -301,13 +302,34 @@ mod tests {
             unchanged_ms: 2500,
             ..Stats::default()
         };
-        Glance {
-            state,
-            is_further: false,
-            stats: Some(stats),
-            reasons: None,
-            usage: Some(ContainerUsage::default()),
-        }
+        let usage = Some(ContainerUsage::default());
+        Glance { state, is_further: false, is_silent: false, stats: Some(stats), reasons: None, usage }
+    }
+
+    #[test]
+    fn a_vmm_may_say_anything() {
+        let mut glance = glance();
+        let evil = |cause: &str, count| CauseCount { cause: cause.into(), request: None, count };
+        let stats = glance.stats.as_mut().unwrap();
+        let (long, label) = ("x".repeat(100), "a\"} 1\nevil");
+        stats.wakes_by = vec![evil("order", u64::MAX), evil("order", 1), evil(label, 1), evil(&long, 1)];
+        stats.wakes_by.extend((0..1000).map(|number| evil(&format!("c{}", "x".repeat(number % 20)), 1)));
+        stats.wake_times = [2, 4].map(|below_us| WakeClass { below_us, wakes: u64::MAX }).into();
+        stats.memory.vmm_pss_bytes = u64::MAX;
+        let other = OciState { id: "b".into(), ..glance.state.clone() };
+        let page = page(&[glance.clone(), Glance { state: other, ..glance }]);
+        let samples = page.lines().filter(|line| !line.starts_with('#'));
+        let mut names: Vec<_> =
+            samples.filter_map(|line| line.rsplit_once(' ')).map(|(name, _)| name).collect();
+        assert!(!page.contains("evil") && names.len() < 300, "{page}");
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all, "a sample comes twice");
+        let is_bucket = |line: &&str| line.starts_with("dormouse_sandbox_wake_seconds_bucket{id=\"b\"");
+        let buckets = page.lines().filter(is_bucket).filter_map(|line| line.rsplit_once(' '));
+        let counts: Vec<f64> = buckets.map(|(_, count)| count.parse().unwrap()).collect();
+        assert!(counts.len() > 10 && counts.is_sorted(), "{counts:?}");
     }
 
     #[test]
