@@ -477,6 +477,8 @@ def page(raw):
         Everything ran in turns; medians are shown.""")
     return f"""# Figures of hibernation
 
+After this page you know how long sleeps and wakes take here, what a sleeper still takes, and how peers compare in the same run.
+
 {taken}
 
 ![latency and memory by state](hibernation.svg)
