@@ -110,7 +110,8 @@ fn check(options: &Options, workload: &Workload) -> Verdict {
     }
     let timeout = Duration::from_secs(workload.timeout.unwrap_or(options.timeout));
     // The emulated machine is slow: there only what is compared is run natively. That the others hold is seen outside.
-    let native = if workload.sandbox_only || options.lab && !workload.expect.is_native() {
+    let is_compared = workload.expect.is_native() && !workload.sandbox_only_in_lab;
+    let native = if workload.sandbox_only || options.lab && !is_compared {
         None
     } else {
         match natively(options, workload, &command, timeout) {
