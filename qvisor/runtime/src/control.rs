@@ -265,12 +265,16 @@ pub fn listen(sandbox: &Directory) -> io::Result<UnixListener> {
 /// Connects to the sandbox whose directory this is. The listener must have the caller's credentials: nobody else is
 /// told anything.
 pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
+    connect_until(sandbox, Instant::now() + PATIENCE)
+}
+
+fn connect_until(sandbox: &Directory, deadline: Instant) -> io::Result<UnixStream> {
     // This path is short enough for an address, and leads to the directory that was checked.
     let address = SocketAddrUnix::new(sandbox.path_by_descriptor().join(SOCKET))?;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // unix(7): where the queue of those who want to be accepted is full, connecting waits as sending does.
-    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
-    net::connect(&socket, &address)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left_until(deadline)?))?;
+    rustix::io::retry_on_intr(|| net::connect(&socket, &address)).map_err(in_time)?;
     sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
     let stream = UnixStream::from(socket);
     let (user, listener) = (process::effective_user(), process::peer_user(&stream)?);
@@ -340,12 +344,8 @@ fn read_answer(mut stream: &UnixStream, deadline: Instant) -> io::Result<Vec<u8>
     let (mut line, mut part) = (Vec::new(), [0; 4096]);
     let most = usize::try_from(ANSWER_MAX).unwrap_or(usize::MAX);
     while line.last() != Some(&b'\n') && line.len() < most {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut part) {
+        stream.set_read_timeout(Some(left_until(deadline)?))?;
+        match stream.read(&mut part).map_err(in_time) {
             Ok(0) => break,
             Ok(len) => line.extend_from_slice(part.get(..len).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -355,16 +355,41 @@ fn read_answer(mut stream: &UnixStream, deadline: Instant) -> io::Result<Vec<u8>
     Ok(line)
 }
 
+/// How long is left; an error if nothing is.
+fn left_until(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(late()) } else { Ok(left) }
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it does not answer")
+}
+
+/// The error of a socket with a time-out, which says that it would have to wait.
+fn in_time(error: impl Into<io::Error>) -> io::Error {
+    let error = error.into();
+    if error.kind() == io::ErrorKind::WouldBlock { late() } else { error }
+}
+
 /// Gives an order to the sandbox whose directory this is; an answer that says no is an error.
 pub fn order(sandbox: &Directory, order: Order) -> Result<Answer, OrderError> {
-    let stream = connect(sandbox)?;
     let patience = match order {
         Order::Start => START_PATIENCE,
         Order::Hibernate | Order::Wake { .. } | Order::Pause | Order::Resume => HIBERNATE_PATIENCE,
         _ => PATIENCE,
     };
-    send(&stream, &order)?;
-    let line = read_answer(&stream, Instant::now() + patience)?;
+    let stream = connect(sandbox)?;
+    answered(&stream, order, Instant::now() + patience)
+}
+
+/// Gives an order as [`order`] does, and waits until the deadline and no longer.
+pub fn order_until(sandbox: &Directory, order: Order, deadline: Instant) -> Result<Answer, OrderError> {
+    answered(&connect_until(sandbox, deadline)?, order, deadline)
+}
+
+fn answered(stream: &UnixStream, order: Order, deadline: Instant) -> Result<Answer, OrderError> {
+    send(stream, &order)?;
+    let line = read_answer(stream, deadline)?;
     if line.is_empty() {
         return Err(OrderError::Ended);
     }

@@ -2,17 +2,20 @@
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use vmm::hibernate::stats::Stats;
 
 use crate::container;
-use crate::control::{self, ContainerUsage, Figures, Order};
+use crate::control::{self, ContainerUsage, Figures, Order, OrderError};
 use crate::reasons::Reasons;
 use crate::state::{Id, OciState, Root, Seen, StateError};
 use crate::status::Status;
 
 /// Most that are asked at a time: one whose VMM does not answer holds up no others.
-const ASKED_AT_ONCE: usize = 16;
+const ASKED_AT_ONCE: usize = 32;
+/// How long one has for all that it is asked.
+const PATIENCE: Duration = Duration::from_secs(5);
 const POD_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
 const POD_NAME: &str = "io.kubernetes.cri.sandbox-name";
 
@@ -47,19 +50,25 @@ impl Glance {
 
     /// `None`: it has ended meanwhile.
     fn of(root: &Root, id: &Id) -> Option<Self> {
-        let Seen { state, is_silent } = root.look(id).ok()?;
+        let deadline = Instant::now() + PATIENCE;
+        let Seen { state, is_silent } = root.look(id, deadline).ok()?;
         let is_further = container::is_further(root, id);
         let glance = Self { state, is_further, is_silent, stats: None, reasons: None, usage: None };
         if is_silent || !glance.is_up() {
             return Some(glance);
         }
         let sandbox = root.sandbox(id).ok()?;
-        let ask = |order| control::order(&sandbox, order);
+        let ask = |order| control::order_until(&sandbox, order, deadline);
         let stats = if is_further { Ok(None) } else { ask(Order::Stats).map(|answer| answer.stats) };
-        let Ok(stats) = stats else {
-            // It may have ended just now. Whoever did not answer once is asked nothing more.
-            let Seen { state, is_silent } = root.look(id).ok()?;
-            return Some(Self { state, is_silent, ..glance });
+        let stats = match stats {
+            Ok(stats) => stats,
+            // Whoever did not answer once is asked nothing more.
+            Err(OrderError::Connection(_)) => return Some(Self { is_silent: true, ..glance }),
+            // It has ended, or has only begun.
+            Err(_) => {
+                let Seen { state, is_silent } = root.look(id, deadline).ok()?;
+                return Some(Self { state, is_silent, ..glance });
+            }
         };
         let reasons = if is_further { None } else { ask(Order::Why).ok().and_then(|answer| answer.reasons) };
         let usage = match ask(Order::Usage).ok().and_then(|answer| answer.figures) {

@@ -17,12 +17,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde::Serialize;
 use vmm::directory::Directory;
 
 use crate::cgroup;
-use crate::control::{self, Order};
+use crate::control::{self, Order, OrderError};
 use crate::removal;
 use crate::status::Status;
 pub use error::StateError;
@@ -256,12 +257,12 @@ impl Root {
 
     /// The state of one sandbox that lives, or of a container.
     pub fn state(&self, id: &Id) -> Result<OciState, StateError> {
-        self.look(id).map(Seen::state)
+        self.look(id, Instant::now() + control::PATIENCE).map(Seen::state)
     }
 
-    /// The state, and whether it is the VMM's own word.
-    pub fn look(&self, id: &Id) -> Result<Seen, StateError> {
-        read_any(&self.sandbox(id)?).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
+    /// The state, and whether it is the VMM's own word, if that comes until the deadline.
+    pub fn look(&self, id: &Id, deadline: Instant) -> Result<Seen, StateError> {
+        read_until(&self.sandbox(id)?, deadline).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
     }
 }
 
@@ -354,8 +355,12 @@ fn dead(root: &Directory) -> Vec<Dead> {
 
 /// A container's state: as it was written, with its VMM's answer added, or as one that has ended.
 fn read_any(sandbox: &Directory) -> Option<Seen> {
+    read_until(sandbox, Instant::now() + control::PATIENCE)
+}
+
+fn read_until(sandbox: &Directory, deadline: Instant) -> Option<Seen> {
     if !sandbox.has(RECORD) {
-        return read_live(sandbox);
+        return read_live(sandbox, deadline);
     }
     let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
     let stopped = || OciState { status: Status::Stopped, pid: 0, ..state.clone() };
@@ -365,26 +370,31 @@ fn read_any(sandbox: &Directory) -> Option<Seen> {
     if state.status == Status::Creating {
         return Some(Seen::known(state));
     }
-    match control::order(sandbox, Order::State) {
+    match control::order_until(sandbox, Order::State, deadline) {
         Ok(answer) => Some(Seen::known(state.with(answer))),
         // It ended just now.
         Err(_) if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() => Some(Seen::known(stopped())),
-        Err(_) => Some(Seen { state, is_silent: true }),
+        Err(error) => Some(Seen { is_silent: is_silence(&error), state }),
     }
 }
 
-fn read_live(sandbox: &Directory) -> Option<Seen> {
+/// Whether it is there and does not answer; one that ends, or says no, is not silent.
+fn is_silence(error: &OrderError) -> bool {
+    matches!(error, OrderError::Connection(error) if error.kind() != io::ErrorKind::NotFound)
+}
+
+fn read_live(sandbox: &Directory, deadline: Instant) -> Option<Seen> {
     let lock = sandbox.file(LOCK).ok()?;
     if lock.try_lock_shared().is_ok() {
         return None;
     }
     let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
-    match control::order(sandbox, Order::State) {
+    match control::order_until(sandbox, Order::State, deadline) {
         Ok(answer) => Some(Seen::known(state.with(answer))),
         // It ended just now.
         Err(_) if lock.try_lock_shared().is_ok() => None,
         // Nobody listens yet where it is about to begin.
-        Err(_) => Some(Seen { is_silent: state.status != Status::Creating, state }),
+        Err(error) => Some(Seen { is_silent: state.status != Status::Creating && is_silence(&error), state }),
     }
 }
 

@@ -103,7 +103,9 @@ fn sandbox(samples: &mut Samples, glance: &Glance) {
         samples.add("sandbox_up", &[("id", id)], f64::from(u8::from(!glance.is_silent)));
     }
     let (status, pod) = (glance.state.status.to_string(), glance.pod().unwrap_or_default());
-    let codec = glance.stats.as_ref().map_or("", |stats| &stats.codec);
+    // A VMM may say anything.
+    let is_name = |codec: &&str| codec.len() <= 32 && codec.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+    let codec = glance.stats.as_ref().map(|stats| stats.codec.as_str()).filter(is_name).unwrap_or_default();
     samples.add("sandbox_info", &[("id", id), ("status", &status), ("pod", &pod), ("codec", codec)], 1.0);
     for state in STATES.into_iter().filter(|_| glance.state.sandbox_state.is_some()) {
         let is_in = f64::from(u8::from(glance.state.sandbox_state == Some(state)));

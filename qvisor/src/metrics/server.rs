@@ -99,8 +99,10 @@ impl Silent {
 
     /// False: all have asked.
     fn close_oldest(&self) -> bool {
-        let oldest = lock(&self.0).pop_front();
-        oldest.is_some_and(|oldest| oldest.shutdown(Shutdown::Both).is_ok())
+        let Some(oldest) = lock(&self.0).pop_front() else { return false };
+        // It may be gone already.
+        let _ = oldest.shutdown(Shutdown::Both);
+        true
     }
 }
 
@@ -123,7 +125,16 @@ fn attend(connection: &Arc<TcpStream>, silent: &Silent, page: impl FnOnce() -> M
         (b"GET" | b"HEAD", _) => ("404 Not Found", WORDS, "the metrics are at /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", WORDS, "only GET and HEAD are answered\n".to_owned()),
     };
-    answer(connection, status, format, &body, method)
+    answer(connection, status, format, &body, method)?;
+    take_rest(connection)
+}
+
+/// Takes what was sent beyond the head, for which the host would reset the connection, and the answer be lost.
+fn take_rest(mut connection: &TcpStream) -> io::Result<()> {
+    let deadline = Instant::now() + FAREWELL;
+    connection.set_read_timeout(Some(FAREWELL))?;
+    while connection.read(&mut [0; 4096])? > 0 && Instant::now() < deadline {}
+    Ok(())
 }
 
 /// The request's first line and header fields.
@@ -171,9 +182,5 @@ fn answer(
             len => rest = rest.get(len..).unwrap_or_default(),
         }
     }
-    // What it has sent beyond the head would have the host reset the connection, and the answer be lost.
-    connection.shutdown(Shutdown::Write)?;
-    connection.set_read_timeout(Some(FAREWELL))?;
-    let _ = connection.read(&mut [0; 4096])?;
-    Ok(())
+    connection.shutdown(Shutdown::Write)
 }
