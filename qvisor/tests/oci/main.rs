@@ -16,6 +16,7 @@ mod network;
 mod pause;
 mod pods;
 mod pods_at_rest;
+mod pods_attacked;
 mod pods_cpu;
 mod pods_memory;
 mod pods_time;

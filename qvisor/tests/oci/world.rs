@@ -111,6 +111,12 @@ impl World {
         self.script("trap : TERM; while :; do sleep 1000 & wait; done")
     }
 
+    /// Adds an annotation.
+    pub fn annotate(&mut self, name: &str, value: &str) -> &mut Self {
+        self.config["annotations"][name] = json!(value);
+        self
+    }
+
     /// A further container of the pod that this one has begun; its namespaces are those that CRI names.
     pub fn further(&self, script: &str) -> Self {
         let mut further = Self::new(self.runtime);
