@@ -262,7 +262,8 @@ impl Root {
 
     /// The state, and whether it is the VMM's own word, if that comes until the deadline.
     pub fn look(&self, id: &Id, deadline: Instant) -> Result<Seen, StateError> {
-        read_until(&self.sandbox(id)?, deadline).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
+        read_until(&self.sandbox(id)?, deadline)
+            .ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
     }
 }
 

@@ -104,7 +104,8 @@ fn sandbox(samples: &mut Samples, glance: &Glance) {
     }
     let (status, pod) = (glance.state.status.to_string(), glance.pod().unwrap_or_default());
     // A VMM may say anything.
-    let is_name = |codec: &&str| codec.len() <= 32 && codec.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+    let is_name =
+        |codec: &&str| codec.len() <= 32 && codec.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
     let codec = glance.stats.as_ref().map(|stats| stats.codec.as_str()).filter(is_name).unwrap_or_default();
     samples.add("sandbox_info", &[("id", id), ("status", &status), ("pod", &pod), ("codec", codec)], 1.0);
     for state in STATES.into_iter().filter(|_| glance.state.sandbox_state.is_some()) {
