@@ -186,10 +186,15 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def listeners(port):
+    """For each socket of this network that listens at a TCP port, how many connections to it nobody has accepted: the receive
+    queue of its row in proc(5)'s table."""
+    for table in ("tcp", "tcp6"):
+        for row in map(str.split, Path("/proc/net", table).read_text().splitlines()[1:]):
+            if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port:
+                yield int(row[4].rpartition(":")[2], 16)
+
+
 def is_served(port):
     """Whether somebody in this network listens at a TCP port. (Connecting would disturb servers like iperf3.)"""
-    for table in ("tcp", "tcp6"):
-        rows = Path("/proc/net", table).read_text().splitlines()[1:]
-        if any(row.split()[3] == "0A" and int(row.split()[1].rpartition(":")[2], 16) == port for row in rows):
-            return True
-    return False
+    return any(True for _ in listeners(port))

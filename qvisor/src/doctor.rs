@@ -73,7 +73,7 @@ pub fn run(json: bool) -> Result<u8, Failure> {
 
 fn examine() -> Findings {
     let report = probe::report();
-    let platform = if report.is_usable() { "kvm" } else { "systrap" };
+    let platform = runtime::platform::automatic(&report);
     Findings {
         kvm: kvm(&report),
         seccomp: seccomp(),

@@ -12,7 +12,7 @@ pub fn words() -> String {
     let kernel: String =
         Sha256::digest(KERNEL).iter().take(NAME_BYTES).map(|byte| format!("{byte:02x}")).collect();
     let report = probe::report();
-    let platform = if report.is_usable() { "kvm" } else { "systrap" };
+    let platform = runtime::platform::automatic(&report);
     let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("DORMOUSE_COMMIT"));
     format!(
         "{version}\ncommit: {commit}\nkernel: {kernel}\nplatform: {platform} ({report})\nspec: {}",

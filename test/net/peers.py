@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 
+from measure import listeners
 from world import DNS_ADDRESS, Failure, check
 
 HOST = "127.0.0.1"
@@ -27,18 +28,10 @@ def all_of(coroutines, timeout):
         raise Failure(f"the clients were not done after {timeout} s") from None
 
 
-def unaccepted(port):
-    """How many connections to a port nobody has accepted: the receive queue of a socket that listens (proc(5))."""
-    with open("/proc/net/tcp") as table:
-        rows = [line.split() for line in table]
-    return sum(int(row[4].split(":")[1], 16) for row in rows
-               if row[3] == "0A" and row[1].endswith(f":{port:04X}"))
-
-
 async def fetch(port, path, digest, turn, gate):
     """Connects once nobody else waits to be accepted, and asks once everybody is connected."""
     async with turn:
-        while unaccepted(port):
+        while any(listeners(port)):
             await asyncio.sleep(0.002)
         reader, writer = await asyncio.open_connection(HOST, port)
     await gate.wait()

@@ -15,6 +15,12 @@ pub enum PlatformChoice {
     Systrap,
 }
 
+/// The name of the platform that `auto` chooses by this report.
+#[must_use]
+pub fn automatic(report: &KvmReport) -> &'static str {
+    if report.is_usable() { "kvm" } else { "systrap" }
+}
+
 /// Why a platform that was asked for by name cannot serve.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use platform kvm: {report}; pass --platform systrap")]
