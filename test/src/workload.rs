@@ -34,8 +34,8 @@ pub struct Workload {
     pub options: Vec<String>,
     pub timeout: Option<u64>,
     pub sandbox_only: bool,
-    /// In the lab it is not run natively, so its output is not compared there.
-    pub sandbox_only_in_lab: bool,
+    /// The lab's emulated machine cannot run it in useful time, without a sandbox either.
+    pub outside_lab: bool,
 }
 
 impl Workload {
@@ -94,7 +94,7 @@ fn build(keys: &[(&str, &str)]) -> Result<Workload, String> {
         options: Vec::new(),
         timeout: None,
         sandbox_only: false,
-        sandbox_only_in_lab: false,
+        outside_lab: false,
     };
     for (key, value) in keys {
         let words = || value.split_whitespace().map(str::to_owned).collect();
@@ -108,7 +108,7 @@ fn build(keys: &[(&str, &str)]) -> Result<Workload, String> {
                 workload.timeout = Some(value.parse().map_err(|_| format!("not a number: {value}"))?)
             }
             "only" if *value == "sandbox" => workload.sandbox_only = true,
-            "only" if *value == "sandbox-in-lab" => workload.sandbox_only_in_lab = true,
+            "only" if *value == "outside-lab" => workload.outside_lab = true,
             "expect" => workload.expect = expectation(value)?,
             _ => return Err(format!("unknown key {key}")),
         }
