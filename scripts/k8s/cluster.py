@@ -11,7 +11,11 @@ import images
 import settings
 from machine import ADDRESS
 from programs import BIN, etcd
-from world import SEARCH, TOP, Failure, Program, binaries, check, until
+from lib.command import finish, named
+from lib.outcome import Failure, check
+from lib.tree import SEARCH, TOP, binaries
+from lib.waiting import until
+from world import Program
 
 NAMESPACE = "k8s.io"
 STATE = Path("/run/containerd/dormouse", NAMESPACE)
@@ -40,29 +44,29 @@ class Cluster:
         self.programs.append(kind([name if "/" in str(name) else BIN / name, *words], self.logs / f"{Path(name).name}.log", self.env))
         return self.programs[-1]
 
-    def wait_for(self, name, holds, patience=120):
+    def comes_about(self, name, holds, patience=120):
         def alive():
             for program in self.programs:
                 check(program.process.poll() is None, f"{Path(program.path).stem} ended: {program.text()[-800:]}")
             return holds()
         until(name, alive, patience)
 
-    def start(self):
+    def launch(self):
         version = self.run([f"{self.containerd}/containerd", "--version"]).stdout
         settings.write(self.machine, 2 if re.search(r"\bv2\.", version) else 1)
         self.program(f"{self.containerd}/containerd", "--log-level", "info", kind=Supervised)
         self.program(etcd(), "--data-dir", "/var/lib/etcd")
         self.program("kube-apiserver", *settings.apiserver())
-        self.wait_for("an answer of containerd", lambda: self.ctr("version", code=None).returncode == 0)
+        self.comes_about("an answer of containerd", lambda: self.ctr("version", code=None).returncode == 0)
         images.load(self)
-        self.wait_for("an answer of the API server", lambda: self.kubectl("get", "--raw", "/readyz", code=None).returncode == 0)
+        self.comes_about("an answer of the API server", lambda: self.kubectl("get", "--raw", "/readyz", code=None).returncode == 0)
         self.program("kube-controller-manager", *settings.controller_manager())
         self.program("kube-scheduler", *settings.scheduler())
         self.program("kubelet", *settings.kubelet())
         self.program("kube-proxy", *settings.kube_proxy())
-        self.wait_for("a ready node", lambda: "True" in self.kubectl(
+        self.comes_about("a ready node", lambda: "True" in self.kubectl(
             "get", "nodes", "-o", "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}").stdout)
-        self.wait_for("an account for pods", lambda: self.kubectl("get", "serviceaccount", "default", code=None).returncode == 0)
+        self.comes_about("an account for pods", lambda: self.kubectl("get", "serviceaccount", "default", code=None).returncode == 0)
         self.apply(settings.runc_class())
         self.install()
 
@@ -73,22 +77,13 @@ class Cluster:
         for text in ((TOP / "deploy/runtimeclass.yaml").read_text(), manifest):
             self.apply(text)
         self.kubectl("rollout", "status", "daemonset/installer", "-n", "dormouse", "--timeout=100s")
-        self.wait_for("the node with its runtime", lambda: "dormouse" in self.kubectl(
+        self.comes_about("the node with its runtime", lambda: "dormouse" in self.kubectl(
             "get", "nodes", "-o", "jsonpath={.items[*].status.runtimeHandlers[*].name}").stdout
             or "runtimes.dormouse" in Path("/etc/containerd/config.toml").read_text())
 
     def run(self, words, code=0, timeout=120, stdin=None):
         """Runs a program to its end. `code`: what is expected, or None."""
-        said = " ".join(map(str, words[:9]))
-        try:
-            done = subprocess.run(
-                [str(word) for word in words], capture_output=True, text=True, errors="replace", timeout=timeout,
-                input=stdin, stdin=None if stdin is not None else subprocess.DEVNULL, env=os.environ | self.env)
-        except subprocess.TimeoutExpired as late:
-            raise Failure(f"{said} … took longer than {timeout} s: {late.stderr or ''}"[:500]) from None
-        if code is not None:
-            check(done.returncode == code, f"{said} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}")
-        return done
+        return finish(*words, code=code, patience=timeout, stdin=stdin, environment=self.env, called=named([str(word) for word in words]))
 
     def kubectl(self, *words, code=0, timeout=120, stdin=None):
         return self.run([BIN / "kubectl", *words], code, timeout, stdin)

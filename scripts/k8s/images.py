@@ -4,7 +4,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from world import IMAGE, PAUSE, TOP, binaries, image_tar
+from lib.tree import TOP, binaries
+from world import IMAGE, PAUSE, image_tar
 
 __all__ = ["IMAGE", "PAUSE", "INSTALLER", "PYTHON", "load"]
 INSTALLER = "localhost/dormouse-installer:1"

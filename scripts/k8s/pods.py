@@ -11,7 +11,9 @@ from pathlib import Path
 from images import IMAGE, PYTHON
 from measure import pss_bytes
 from programs import BIN
-from world import Program, check, until
+from lib.outcome import check
+from lib.waiting import until
+from world import Program
 
 PORT = 8080
 MIB = 1 << 20
@@ -100,7 +102,7 @@ class Pods:
     def url(self, name):
         return f"http://{self.get('service', name)['spec']['clusterIP']}/"
 
-    def ask(self, url, patience=20):
+    def fetch(self, url, patience=20):
         """The answer to a request, asked again until there is one: kube-proxy takes a moment."""
         def answer():
             try:
@@ -114,8 +116,8 @@ class Pods:
         """Asks a Service until each of its pods has answered; result: the last answer of each, and nobody else's."""
         url, wanted = self.url(name), set(self.names(name))
         until(f"an answer of each of {sorted(wanted)}", lambda: {
-            self.ask(url).split()[1] for _ in range(10 * len(wanted))} == wanted, 40)
-        return {self.ask(url) for _ in range(20 * len(wanted))}
+            self.fetch(url).split()[1] for _ in range(10 * len(wanted))} == wanted, 40)
+        return {self.fetch(url) for _ in range(20 * len(wanted))}
 
     def type_into(self, command, *exchanges):
         """Types lines into kubectl on a terminal, and waits for what each of them makes it show; result: its exit code."""

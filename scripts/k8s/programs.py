@@ -6,7 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from world import TOP, Skip, missing
+from lib.outcome import Skip
+from lib.tree import TOP, missing
 
 VERSION = "1.31.1"
 CACHE = TOP / "target/kubernetes"

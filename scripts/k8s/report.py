@@ -4,7 +4,7 @@ import time
 import traceback
 
 import scenarios
-from world import Failure
+from lib.outcome import Failure
 
 
 class Side:
@@ -30,7 +30,7 @@ def run_side(cluster, runtime, scenario):
     begin = time.monotonic()
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": side.name}})
     try:
-        cluster.wait_for("an account for pods", lambda: cluster.kubectl(
+        cluster.comes_about("an account for pods", lambda: cluster.kubectl(
             "get", "serviceaccount", "default", "-n", side.name, code=None).returncode == 0)
         scenario(scenarios.Pods(side))
         return side, None, time.monotonic() - begin

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from images import IMAGE
 from pods import PORT, Pods, container, http_probe, server, shell
-from world import command_lines, until
+from lib.waiting import until
+from world import command_lines
 
 __all__ = ["ALL", "Pods"]
 ALL = []
@@ -34,7 +35,7 @@ def deployment(pods):
     """three replicas behind a Service all answer, and one that is deleted is replaced"""
     pods.deployment("web", server(readinessProbe=http_probe("/ready")), replicas=3)
     url, names = pods.url("web"), pods.names("web")
-    pods.ask(url)
+    pods.fetch(url)
     pods.note("ready", pods.endpoints("web"))
     pods.note("pods that answer", len(pods.all_answer("web")))
     pods.kubectl("delete", "pod", names[0])
@@ -147,7 +148,7 @@ def forwarded(pods, name):
 
 def ask_forwarded(pods, name):
     with forwarded(pods, name) as url:
-        return pods.ask(url)
+        return pods.fetch(url)
 
 
 @scenario()
@@ -185,10 +186,10 @@ def update(pods):
     sleep = {"preStop": {"exec": {"command": ["sleep", "2"]}}, "postStart": {"exec": {"command": ["touch", "/tmp/started"]}}}
     pods.deployment("web", server(readinessProbe=http_probe("/ready"), lifecycle=sleep), replicas=2)
     url = pods.url("web")
-    pods.ask(url)
+    pods.fetch(url)
     stop, answers = threading.Event(), []
 
-    def ask():
+    def keep_asking():
         while not stop.is_set():
             try:
                 with urllib.request.urlopen(url, timeout=10) as got:
@@ -196,7 +197,7 @@ def update(pods):
             except OSError as error:
                 answers.append(f"failed: {error}")
             time.sleep(0.05)
-    asker = threading.Thread(target=ask)
+    asker = threading.Thread(target=keep_asking)
     asker.start()
     try:
         pods.deployment("web", server("two", readinessProbe=http_probe("/ready"), lifecycle=sleep), replicas=2)
@@ -412,7 +413,7 @@ def sleep(pods):
         # Either of them.
         for milliseconds in times.values():
             begin = time.perf_counter()
-            pods.ask(url)
+            pods.fetch(url)
             milliseconds.append((time.perf_counter() - begin) * 1000)
         pods.note("pods that answer afterwards", len(pods.all_answer("web")))
     for when, milliseconds in times.items():
@@ -426,7 +427,7 @@ def orders(pods):
     `exec` and `port-forward` wake it, `logs` and kubelet's figures do not; `delete` ends a sleeper by its SIGTERM"""
     pods.deployment("web", server())
     name, url = pods.names("web")[0], pods.url("web")
-    pods.ask(url)
+    pods.fetch(url)
     own = next(iter(pods.sandboxes(name)))
     first = pods.state(own)["annotations"]["io.kubernetes.cri.sandbox-id"]
 
@@ -435,7 +436,7 @@ def orders(pods):
             pods.cluster.ctr("task", "kill", "-s", signal_name, who)
         else:
             os.kill(pods.state(who)["pid"], getattr(signal, signal_name))
-    wakes = {"request": lambda *_: pods.ask(url), "CONT": lambda by, who: send(by, who, "SIGCONT"),
+    wakes = {"request": lambda *_: pods.fetch(url), "CONT": lambda by, who: send(by, who, "SIGCONT"),
              "exec": lambda *_: pods.kubectl("exec", name, "--", "true"), "port-forward": lambda *_: ask_forwarded(pods, name)}
     for who, box in (("first", first), ("other", own)):
         for by in ("ctr", "kill"):
@@ -448,7 +449,7 @@ def orders(pods):
                 phase = pods.get("pod", name)["status"]["phase"]
                 comes(by, box)
                 until("a pod that is awake", lambda: pods.sandboxes(name)[own]["sandboxState"] != "hibernated", 20)
-                pods.note("stopped, by, woken by, phase", (who, by, wake, phase, pods.ask(url).split()[0]))
+                pods.note("stopped, by, woken by, phase", (who, by, wake, phase, pods.fetch(url).split()[0]))
     pods.note("restarts", pods.get("pod", name)["status"]["containerStatuses"][0]["restartCount"])
     send("ctr", first, "SIGSTOP")
     pods.asleep()

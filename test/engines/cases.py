@@ -5,7 +5,6 @@ import random
 import re
 import select
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -13,7 +12,11 @@ import urllib.request
 from pathlib import Path
 
 from runner import Cases
-from world import IMAGE, RUNTIMES, Failure, Skip, binaries, check, command_lines, end_pid, until
+from lib.network import free_port
+from lib.outcome import Failure, Skip, check
+from lib.tree import binaries
+from lib.waiting import until
+from world import IMAGE, RUNTIMES, command_lines, end_pid
 
 case = Cases()
 ALL = case.all
@@ -31,6 +34,8 @@ class Side:
 
     def run_words(self, *command, flags=(), id=None):
         fixed = ["run", "--snapshotter", self.engine.snapshotter, "--runtime", RUNTIMES[self.runtime]]
+        if self.runtime == "dormouse" and self.engine.node_config:
+            fixed += ["--runtime-config-path", self.engine.node_config]
         return [*fixed, *flags, IMAGE, id or self.id, *command]
 
     def run(self, *command, flags=(), id=None, **options):
@@ -449,13 +454,13 @@ def containerd_restarts(side):
     side.detach("sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.1; done")
     pid = side.pid()
     side.engine.kill()
-    side.engine.start()
+    side.engine.launch()
     check((side.status(), side.pid()) == ("RUNNING", pid), f"{side.status()} {side.pid()}, before it was {pid}")
     side.exec_says("still here")
     side.engine.kill()
     os.kill(pid, signal.SIGTERM)
     until("the end", lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
-    side.engine.start()
+    side.engine.launch()
     # From version 2 on containerd removes a task that has ended meanwhile.
     until("the end to be told", lambda: side.status() in (None, "STOPPED"))
     side.remove()
@@ -478,7 +483,7 @@ def shim_is_killed_while_containerd_is_away(side):
     pid, shim = side.pid(), side.shim()
     side.engine.kill()
     os.kill(shim, signal.SIGKILL)
-    side.engine.start()
+    side.engine.launch()
     until("the end of its task", lambda: side.status() in (None, "STOPPED"))
     side.remove()
     side.is_clean([pid])
@@ -508,13 +513,11 @@ def vmm_is_killed(side):
 
 @case("dormouse")
 def hibernates_and_wakes(side):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     side.detach("httpd", "-f", "-p", f"127.0.0.1:{port}", "-h", "/etc", flags=["--net-host"])
     pid = side.pid()
 
-    def ask():
+    def answers():
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/group", timeout=20) as answer:
                 return answer.read() == b"root:x:0:\n"
@@ -526,13 +529,13 @@ def hibernates_and_wakes(side):
 
     def resident():
         return int(re.search(r"VmRSS:\s*(\d+)", Path(f"/proc/{side.vmm()}/status").read_text())[1])
-    until("an answer", ask)
+    until("an answer", answers)
     before = resident()
     side.ctr("task", "kill", "-s", "SIGSTOP", side.id)
     until("hibernation", is_stopped)
     check(side.status() == "RUNNING", f"a hibernated container is {side.status()}")
     check(resident() < before, f"{resident()} KiB are resident, and {before} were")
-    check(ask(), "it does not answer")
+    check(answers(), "it does not answer")
     until("its wake", lambda: not is_stopped())
     side.remove()
     side.is_clean([pid])
@@ -603,7 +606,7 @@ def kill(side, id, victim):
     """Kills one of the processes that take part, if it is there."""
     if victim == "containerd":
         side.engine.kill()
-        side.engine.start()
+        side.engine.launch()
         return
     bundle = f"{side.engine.dir}/state/io.containerd.runtime.v2.task/{side.engine.namespace}/{id}"
     for pid, line in command_lines():

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 from runner import Cases
-from world import IMAGE, Failure, check, command_lines, end_pid, until
+from lib.outcome import Failure, check
+from lib.waiting import until
+from world import IMAGE, command_lines, end_pid
 
 case = Cases()
 ALL = case.all
@@ -269,7 +271,7 @@ def ports_and_names_are_reached(side):
     server = "mkdir -p /tmp/w; echo hello >/tmp/w/index.html; httpd -f -p 80 -h /tmp/w"
     side.detach("sh", "-c", server, flags=["--network", network, "--publish", "127.0.0.1::80"])
     port = side("port", side.name, "80").stdout.strip().rsplit(":", 1)[1]
-    check(side.docker.ask(port) == "hello\n", "by the port")
+    check(side.docker.answer_at(port) == "hello\n", "by the port")
     done = side.run("wget", "-q", "-O", "-", f"http://{side.name}/", flags=["--network", network])
     check(done.stdout == "hello\n", f"by the name: {done}")
     side.remove()
@@ -313,11 +315,11 @@ def a_server_sleeps_and_is_woken_by_a_request(side):
     server = "mkdir -p /tmp/w; echo hello >/tmp/w/index.html; httpd -f -p 80 -h /tmp/w"
     side.detach("sh", "-c", server, flags=["--publish", "127.0.0.1::80"])
     port = side("port", side.name, "80").stdout.strip().rsplit(":", 1)[1]
-    check(side.docker.ask(port) == "hello\n", "warm")
+    check(side.docker.answer_at(port) == "hello\n", "warm")
     for _ in range(3):
         side("kill", "--signal", "STOP", side.name)
         until("the sleep", lambda: Path(f"/proc/{side.pid()}/stat").read_text().rsplit(")")[1].split()[0] == "T")
-        check(side.docker.ask(port) == "hello\n", "woken")
+        check(side.docker.answer_at(port) == "hello\n", "woken")
         until("the wake", lambda: Path(f"/proc/{side.pid()}/stat").read_text().rsplit(")")[1].split()[0] != "T")
     side("stop", "--time", "5", side.name)
     side.remove()
@@ -387,7 +389,7 @@ def a_killed_daemon_finds_it_again(side):
     pid = side.pid()
     side.docker.kill()
     check(Path(f"/proc/{pid}").exists(), "the container went with the daemon")
-    side.docker.start()
+    side.docker.launch()
     # Without live-restore the daemon ends what it finds.
     until("an answer about it", lambda: side.status() in ("exited", "running"))
     side.remove()

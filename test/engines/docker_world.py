@@ -7,7 +7,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from world import IMAGE, SEARCH, Failure, Program, check, command_lines, end_pid, image_tar, until
+from lib.command import finish
+from lib.outcome import check
+from lib.tree import SEARCH
+from lib.waiting import until
+from world import IMAGE, Program, command_lines, end_pid, image_tar
 
 
 class Docker:
@@ -44,7 +48,7 @@ class Docker:
         """A command in the daemon's network."""
         return ["nsenter", f"--net=/run/netns/{self.net}", *map(str, words)]
 
-    def start(self):
+    def launch(self):
         self.configure()
         words = self.inside(
             "dockerd", "--host", self.socket, "--data-root", self.dir / "data", "--exec-root", self.exec_root,
@@ -80,19 +84,10 @@ class Docker:
     def run(self, *words, code=0, timeout=120, stdin=None):
         """Runs `docker` to its end. `code`: what is expected, or None."""
         environment = {"PATH": SEARCH, "DOCKER_CONFIG": str(self.dir / "client"), "DOCKER_BUILDKIT": "0"}
-        try:
-            done = subprocess.run(
-                self.words(*words), capture_output=True, text=True, errors="replace", timeout=timeout, input=stdin,
-                stdin=None if stdin is not None else subprocess.DEVNULL, env=os.environ | environment,
-            )
-        except subprocess.TimeoutExpired:
-            raise Failure(f"docker {' '.join(map(str, words[:6]))} … took longer than {timeout} s") from None
-        if code is not None:
-            text = f"docker {' '.join(map(str, words))} ended with {done.returncode}, not {code}: "
-            check(done.returncode == code, text + (done.stderr or done.stdout).strip()[-500:])
-        return done
+        return finish(*self.words(*words), code=code, patience=timeout, stdin=stdin, environment=environment,
+                      called=f"docker {' '.join(map(str, words))}")
 
-    def ask(self, port, patience=20):
+    def answer_at(self, port, patience=20):
         """The answer of an HTTP server at a published port."""
         def answer():
             done = subprocess.run(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from kube_pod import SLEEP, case
 from kube_world import NODE, SUBNET
-from world import IMAGE, Failure, check, until
+from lib.outcome import Failure, check
+from lib.waiting import until
+from world import IMAGE
 
 COUNT = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"
 
@@ -58,7 +60,7 @@ def a_pod_lives_and_is_removed(side):
 @case()
 def a_pod_removed_as_it_runs(side):
     pod = side.pod()
-    one = pod.start("one", SLEEP)
+    one = pod.launch("one", SLEEP)
     pid = one.pid()
     said = side.call("RemovePodSandbox", pod_sandbox_id=pod.id)
     until("the end of its process", lambda: not Path(f"/proc/{pid}").exists())
@@ -74,7 +76,7 @@ def a_container_lives_and_is_removed(side):
         found = side.call("ListContainers", filter={"pod_sandbox_id": pod.id} | more)["containers"]
         return [item["state"] for item in found]
     states = [one.state(), listed()]
-    one.start()
+    one.launch()
     one.logs("stdout F up")
     status = one.status()
     check(0 < int(status["created_at"]) < int(status["started_at"]), f"its times are {status}")
@@ -97,12 +99,12 @@ def how_containers_end(side):
     pod = side.pod()
     endings = {}
     for name, script in {"well": "exit 0", "badly": "exit 4", "killed": "sh -c 'kill -9 $$'; exit $?"}.items():
-        endings[name] = pod.start(name, script).ending()
-    deaf = pod.start("deaf", "trap '' TERM; echo up; while :; do sleep 1; done")
+        endings[name] = pod.launch(name, script).ending()
+    deaf = pod.launch("deaf", "trap '' TERM; echo up; while :; do sleep 1; done")
     deaf.logs("stdout F up")
     deaf.stop(1)
     endings["deaf"] = deaf.ending()
-    running = pod.start("running", SLEEP)
+    running = pod.launch("running", SLEEP)
     endings["removed as it runs"] = running.remove()
     missing = pod.create("missing", "", command=["/no/such/program"])
     said = side.refused("StartContainer", "Unknown", container_id=missing.id)
@@ -126,7 +128,7 @@ def what_a_configuration_asks_for(side):
                 "readonly_rootfs": True, "no_new_privs": True, "capabilities": {"drop_capabilities": ["ALL"]},
                 "masked_paths": ["/proc/timer_list"], "readonly_paths": ["/proc/sys"],
                 "seccomp": {"profile_type": "RuntimeDefault"}}
-    one = pod.start("one", SLEEP, envs=[{"key": "A", "value": "b c"}], working_dir="/var", mounts=mounts,
+    one = pod.launch("one", SLEEP, envs=[{"key": "A", "value": "b c"}], working_dir="/var", mounts=mounts,
                     security=security)
     volume.chmod(0o777)
     script = ("echo \"$A $PWD $HOSTNAME\"; id -u; id -g; id -G; cat /v/from; echo guest >/v/to; "
@@ -135,7 +137,7 @@ def what_a_configuration_asks_for(side):
               "cat /proc/timer_list | wc -c; ls -A /dev/shm; grep -c ' /dev/shm ' /proc/mounts")
     said = one.sh(script)
     check((volume / "to").read_text() == "guest\n", "what it wrote is not on the host")
-    privileged = pod.start("privileged", SLEEP, security={
+    privileged = pod.launch("privileged", SLEEP, security={
         "capabilities": {"add_capabilities": ["NET_ADMIN"], "drop_capabilities": ["CHOWN"]}})
     return said, privileged.sh("grep CapEff /proc/self/status")
 
@@ -143,7 +145,7 @@ def what_a_configuration_asks_for(side):
 @case()
 def on_the_hosts_network(side):
     pod = side.pod(namespaces={"network": "NODE"})
-    one = pod.start("one", SLEEP)
+    one = pod.launch("one", SLEEP)
     interfaces = one.sh("ls /sys/class/net").split()
     check(sorted(interfaces) == side.engine.interfaces(), f"{interfaces} are not the host's")
     return pod.status()["network"], pod.status()["linux"]
@@ -151,7 +153,7 @@ def on_the_hosts_network(side):
 
 @case()
 def exec_sync(side):
-    one = side.pod().start("one", SLEEP)
+    one = side.pod().launch("one", SLEEP)
     answers = {
         "streams": one.run("sh", "-c", "echo out; echo err >&2; exit 3"),
         "input": one.run("cat"),
@@ -172,7 +174,7 @@ def exec_sync_in_a_sleeper(side):
     answers = {}
     for probe in ("wake", "asleep-is-alive"):
         pod = side.pod(probe, annotations={"dev.dormouse.exec-probe": probe})
-        one = pod.start("one", SLEEP)
+        one = pod.launch("one", SLEEP)
         one.sh("true")
 
         def counts():
@@ -194,8 +196,8 @@ def exec_sync_in_a_sleeper(side):
 def probes_of_the_node_do_not_keep_a_pod_awake(side):
     """The node has the bridge's address for its pods. It wakes a pod that ignores it, and another pod keeps that awake."""
     pod = side.pod(annotations={"dev.dormouse.idle-timeout": "1h", "dev.dormouse.idle-ignores": NODE})
-    pod.start("one", "mkdir /www; echo page >/www/page; exec httpd -f -p 80 -h /www")
-    other = side.pod("other").start("client", SLEEP)
+    pod.launch("one", "mkdir /www; echo page >/www/page; exec httpd -f -p 80 -h /www")
+    other = side.pod("other").launch("client", SLEEP)
     ask = ["wget", "-q", "-O", "-", f"http://{pod.address()}/page"]
 
     def probe():
@@ -218,7 +220,7 @@ def probes_of_the_node_do_not_keep_a_pod_awake(side):
 
 @case()
 def exec_with_streams(side):
-    one = side.pod().start("one", SLEEP)
+    one = side.pod().launch("one", SLEEP)
     answers = {}
     done = one.exec("sh", "-c", "cat; echo err >&2; exit 7", stdin="in\n")
     answers["streams"] = done.returncode, done.stdout, done.stderr
@@ -233,7 +235,7 @@ def exec_with_streams(side):
 
 @case()
 def exec_on_a_terminal(side):
-    one = side.pod().start("one", SLEEP)
+    one = side.pod().launch("one", SLEEP)
     shell = one.attach(method="Exec", words=["sh"], tty=True, sizes="101x33,80x24")
 
     def said_to(line, wanted):
@@ -253,7 +255,7 @@ def exec_on_a_terminal(side):
 @case()
 def attach(side):
     pod = side.pod()
-    one = pod.start("one", "while read line; do echo got $line; echo not $line >&2; done; exit 9", stdin=True)
+    one = pod.launch("one", "while read line; do echo got $line; echo not $line >&2; done; exit 9", stdin=True)
     first = one.attach()
     first.process.stdin.write(b"a\n")
     first.process.stdin.flush()
@@ -266,7 +268,7 @@ def attach(side):
     until("an answer", lambda: {"got b", "not b"} <= set(second.text().splitlines()))
     second.end()
     one.logs("stdout F got a", "stderr F not a", "stdout F got b")
-    once = pod.start("once", "while read line; do echo got $line; done; exit 9", stdin=True, stdin_once=True)
+    once = pod.launch("once", "while read line; do echo got $line; done; exit 9", stdin=True, stdin_once=True)
     third = once.attach()
     third.process.stdin.write(b"c\n")
     third.process.stdin.close()
@@ -277,7 +279,7 @@ def attach(side):
 @case()
 def attach_to_a_terminal(side):
     pod = side.pod()
-    one = pod.start("one", "read line; stty size; echo \"got $line\"; exit 3", stdin=True, tty=True)
+    one = pod.launch("one", "read line; stty size; echo \"got $line\"; exit 3", stdin=True, tty=True)
     client = one.attach(tty=True, sizes="90x30")
     time.sleep(0.5)
     client.process.stdin.write(b"typed\n")
@@ -290,14 +292,14 @@ def attach_to_a_terminal(side):
 @case()
 def port_forward(side):
     pod = side.pod()
-    pod.start("server", "echo page >/tmp/index.html; httpd -f -p 8080 -h /tmp")
-    pod.start("echo", "while :; do nc -l -p 9090 -e /bin/cat; done")
+    pod.launch("server", "echo page >/tmp/index.html; httpd -f -p 8080 -h /tmp")
+    pod.launch("echo", "while :; do nc -l -p 9090 -e /bin/cat; done")
 
-    def ask(port, data):
+    def answer_at(port, data):
         return until(f"an answer at port {port}", lambda: pod.forward(port, data).stdout)
-    page = [ask(8080, b"GET /index.html HTTP/1.0\r\n\r\n").split(b"\r\n\r\n")[1] for _ in range(3)]
+    page = [answer_at(8080, b"GET /index.html HTTP/1.0\r\n\r\n").split(b"\r\n\r\n")[1] for _ in range(3)]
     data = bytes(range(256)) * 2000
-    echo = ask(9090, data)
+    echo = answer_at(9090, data)
     check(echo == data, f"{len(echo)} bytes came back, and not what was sent")
     done = pod.forward(9, b"")
     check("refused" in done.stderr.decode(), f"a port where nobody listens: {done}")
@@ -307,7 +309,7 @@ def port_forward(side):
 @case()
 def logs(side):
     pod = side.pod()
-    one = pod.start("one", "echo out; echo err >&2; printf part; sleep 0.3; echo ial; "
+    one = pod.launch("one", "echo out; echo err >&2; printf part; sleep 0.3; echo ial; "
                            "head -c 20000 /dev/zero | tr '\\0' x; echo; echo end")
     one.ending()
     one.logs("stdout F end")
@@ -316,7 +318,7 @@ def logs(side):
 
 @case()
 def a_log_is_opened_again(side):
-    one = side.pod().start("one", COUNT)
+    one = side.pod().launch("one", COUNT)
     one.logs("stdout F line 2")
     old = one.log_path().with_suffix(".old")
     one.log_path().rename(old)
@@ -332,8 +334,8 @@ def a_log_is_opened_again(side):
 @case()
 def statistics(side):
     pod = side.pod()
-    busy = pod.start("busy", "x=; while :; do x=$x; done", memory_mib=256)
-    pod.start("idle", SLEEP)
+    busy = pod.launch("busy", "x=; while :; do x=$x; done", memory_mib=256)
+    pod.launch("idle", SLEEP)
 
     def numbers(stats):
         return {"cpu": int(((stats["cpu"] or {}).get("usage_core_nano_seconds") or {}).get("value", 0)),
@@ -368,7 +370,7 @@ def statistics(side):
 @case()
 def resources_are_updated(side):
     pod = side.pod()
-    one = pod.start("one", SLEEP, memory_mib=64)
+    one = pod.launch("one", SLEEP, memory_mib=64)
     # The first process lives on: runc's shim may overlook what is told in the moment of the container's end.
     answers = {"beyond 64 MiB": one.run("hungry", "150")[0]}
     one.call("UpdateContainerResources", linux={"memory_limit_in_bytes": str(256 << 20), "cpu_shares": "300"})

@@ -11,7 +11,9 @@ from kube_calls import COUNT
 from kube_pod import SLEEP, case, parent
 from kube_pods import goes_on
 from kube_world import CallFailure
-from world import Failure, check, end_pid, until
+from lib.outcome import Failure, check
+from lib.waiting import until
+from world import end_pid
 
 
 def is_gone(pid):
@@ -31,24 +33,24 @@ def the_shim_is_killed(side):
     until("the end of the pod", lambda: not pod.is_ready())
     until("the end of its processes", lambda: all(is_gone(pid) for pid in pids))
     again = side.pod("again")
-    return endings, again.start("one", "echo again; exit 3").ending()
+    return endings, again.launch("one", "echo again; exit 3").ending()
 
 
 @case()
 def the_first_process_of_a_container_is_killed(side):
     pod = side.pod()
-    stays, first = pod.start("stays", COUNT), pod.start("first", SLEEP)
+    stays, first = pod.launch("stays", COUNT), pod.launch("first", SLEEP)
     pid = stays.pid()
     end_pid(first.pid())
     ending = first.ending()
     goes_on(stays, pid)
-    return ending, pod.is_ready(), pod.start("first", "exit 3", attempt=1).ending()
+    return ending, pod.is_ready(), pod.launch("first", "exit 3", attempt=1).ending()
 
 
 @case()
 def the_first_process_of_a_pod_is_killed(side):
     pod = side.pod()
-    pod.start("one", SLEEP)
+    pod.launch("one", SLEEP)
     end_pid(pod.pid())
     until("the end of the pod", lambda: not pod.is_ready())
     said = side.refused("CreateContainer", "NotFound", pod_sandbox_id=pod.id, sandbox_config=pod.config,
@@ -60,14 +62,14 @@ def the_first_process_of_a_pod_is_killed(side):
 @case("dormouse")
 def the_vmm_is_killed(side):
     pod = side.pod()
-    one = pod.start("one", SLEEP)
+    one = pod.launch("one", SLEEP)
     vmm = parent(pod.pid())
     name = Path(f"/proc/{vmm}/comm").read_text().strip()
     check(name == "dormouse-vmm", f"the parent of the pod's leash is {name}")
     end_pid(vmm)
     check(one.ending() == (137, "Error"), f"it ended with {one.ending()}")
     until("the end of the pod", lambda: not pod.is_ready())
-    other = side.pod("other").start("one", "exit 3").ending()
+    other = side.pod("other").launch("one", "exit 3").ending()
     check(other == (3, "Error"), f"another pod's container ends with {other}")
 
 
@@ -75,16 +77,16 @@ def the_vmm_is_killed(side):
 def containerd_is_killed(side):
     """Pods go on without it, and with the next one; what ended meanwhile is told by it."""
     pod = side.pod()
-    stays = pod.start("stays", COUNT)
-    stops = pod.start("stops", "echo up; trap 'exit 6' TERM; while :; do sleep 0.05; done")
-    ends = pod.start("ends", "trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done")
+    stays = pod.launch("stays", COUNT)
+    stops = pod.launch("stops", "echo up; trap 'exit 6' TERM; while :; do sleep 0.05; done")
+    ends = pod.launch("ends", "trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done")
     for one in (stops, ends):
         one.logs("stdout F up")
     pids = [one.pid() for one in (stays, stops, ends)]
     side.engine.kill()
     os.kill(pids[2], signal.SIGTERM)
     until("its end", lambda: is_gone(pids[2]))
-    side.engine.start()
+    side.engine.launch()
     check([one.pid() for one in (stays, stops)] == pids[:2], "containers began anew")
     answers = {"states": [one.state() for one in (stays, stops)], "ready": pod.is_ready(),
                "exec": stays.run("echo", "still here"), "meanwhile": ends.ending()[0]}
@@ -92,7 +94,7 @@ def containerd_is_killed(side):
     until("another line of its log", lambda: len(stays.log()) > seen)
     stops.stop()
     answers["stopped"] = stops.ending()
-    answers["another"] = pod.start("another", "exit 3").ending()
+    answers["another"] = pod.launch("another", "exit 3").ending()
     return answers
 
 
@@ -104,7 +106,7 @@ def containerd_is_killed_at_any_moment(side):
         def live(round_=round_):
             try:
                 pod = side.pod(f"pod{round_}")
-                pod.start("one", SLEEP)
+                pod.launch("one", SLEEP)
                 pod.stop()
                 pod.remove()
             except CallFailure:
@@ -114,7 +116,7 @@ def containerd_is_killed_at_any_moment(side):
         time.sleep(random_.uniform(0.02, 0.6))
         side.engine.kill()
         thread.join()
-        side.engine.start()
+        side.engine.launch()
 
         def is_removed():
             try:
@@ -146,7 +148,7 @@ def many_pods_at_once(side):
 
     def live(number):
         pod = side.pod(f"pod{number}")
-        one = pod.start("one", f"echo {number}; {SLEEP}")
+        one = pod.launch("one", f"echo {number}; {SLEEP}")
         answer = one.sh(f"cat /proc/sys/kernel/random/boot_id >/dev/null; echo {number}")
         one.logs(f"stdout F {number}")
         if number % 2:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from kube_world import CallFailure
 from runner import Cases
-from world import IMAGE, Failure, Program, check, until
+from lib.outcome import Failure, check
+from lib.waiting import until
+from world import IMAGE, Program
 
 MIB = 1 << 20
 
@@ -40,7 +42,7 @@ class Container:
     def call(self, method, **request):
         return self.side.call(method, container_id=self.id, **request)
 
-    def start(self):
+    def launch(self):
         self.call("StartContainer")
         return self
 
@@ -162,12 +164,13 @@ class Pod:
         answer = self.call("CreateContainer", config=config, sandbox_config=self.config)
         return Container(self, name, answer["container_id"])
 
-    def start(self, name, script, **more):
-        return self.create(name, script, **more).start()
+    def launch(self, name, script, **more):
+        """A container that has been started."""
+        return self.create(name, script, **more).launch()
 
     def sleepers(self, count, **more):
         """So many containers that do nothing until they are told to end."""
-        containers = [self.start(f"c{number}", f"trap 'exit 0' TERM; echo up; {WAIT}", **more) for number in range(count)]
+        containers = [self.launch(f"c{number}", f"trap 'exit 0' TERM; echo up; {WAIT}", **more) for number in range(count)]
         for one in containers:
             one.logs("stdout F up")
         return containers

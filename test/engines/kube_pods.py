@@ -6,7 +6,8 @@ from pathlib import Path
 
 from kube_calls import COUNT
 from kube_pod import SLEEP, case
-from world import check, until
+from lib.outcome import check
+from lib.waiting import until
 
 # Takes more memory than it may, from when the engine hears of it: runc's shim does not see what happens in the moment of the
 # container's start or of its end.
@@ -27,7 +28,7 @@ def pods_of_containers(side):
     for count in (1, 3, 5):
         pod = side.pod(f"of{count}")
         with ThreadPoolExecutor(count) as pool:
-            containers = list(pool.map(lambda number: pod.start(f"c{number}", serve(number)), range(count)))
+            containers = list(pool.map(lambda number: pod.launch(f"c{number}", serve(number)), range(count)))
         yield count, pod, containers
         pod.stop()
         pod.remove()
@@ -54,8 +55,8 @@ def containers_have_their_network_in_common(side):
         addresses = {one.sh("ip -4 -o addr show eth0 | awk '{ print $4 }'") for one in containers}
         check(addresses == {f"{pod.address()}/16\n"}, f"{addresses}, and the pod has {pod.address()}")
     pod = side.pod("taken")
-    pod.start("first", "nc -l -p 7000")
-    answers["a port that is taken"] = until("its refusal", lambda: pod.start(
+    pod.launch("first", "nc -l -p 7000")
+    answers["a port that is taken"] = until("its refusal", lambda: pod.launch(
         f"second{time.monotonic_ns()}", "nc -l -p 7000 2>&1").ending()[0])
     return answers
 
@@ -63,8 +64,8 @@ def containers_have_their_network_in_common(side):
 @case()
 def pods_reach_each_other(side):
     first, second = side.pod("first"), side.pod("second")
-    first.start("server", "mkdir /www; echo page >/www/page; exec httpd -f -p 80 -h /www")
-    one = second.start("client", SLEEP)
+    first.launch("server", "mkdir /www; echo page >/www/page; exec httpd -f -p 80 -h /www")
+    one = second.launch("client", SLEEP)
     check(first.address() != second.address(), "both have one address")
     return one.sh(f"until wget -q -O - http://{first.address()}/page; do sleep 0.02; done; nc 127.0.0.1 80 || echo none")
 
@@ -98,7 +99,7 @@ def containers_have_mapped_memory_in_common(side):
 @case()
 def containers_have_system_v_ipc_in_common(side):
     first, second = side.pod().sleepers(2)
-    other = side.pod("other").start("other", SLEEP)
+    other = side.pod("other").launch("other", SLEEP)
     with ThreadPoolExecutor(1) as pool:
         message = pool.submit(second.run, "share", "receive", "0x66")
         sent = first.run("share", "send", "0x66", "a message")
@@ -119,8 +120,8 @@ def processes_are_private_unless_asked(side):
 def processes_are_shared_when_asked(side):
     """`shareProcessNamespace` of a pod: the pod's own process is the first one of all containers."""
     pod = side.pod(namespaces={"pid": "POD"})
-    first = pod.start("first", "trap 'exit 8' TERM; echo $$ >/dev/shm/pid; while :; do sleep 0.05; done")
-    second = pod.start("second", SLEEP)
+    first = pod.launch("first", "trap 'exit 8' TERM; echo $$ >/dev/shm/pid; while :; do sleep 0.05; done")
+    second = pod.launch("second", SLEEP)
     pid = until("the first one's pid", lambda: second.run("cat", "/dev/shm/pid")[1].strip())
     answers = {
         "first of all": second.sh("tr '\\0' ' ' </proc/1/cmdline"),
@@ -134,7 +135,7 @@ def processes_are_shared_when_asked(side):
     second.sh(f"kill -TERM {pid}")
     answers["killed by the other"] = first.ending()
     answers["the other"] = second.state()
-    again = pod.start("first", SLEEP, attempt=1)
+    again = pod.launch("first", SLEEP, attempt=1)
     answers["again"] = again.sh("ps | grep -c '[s]leep 100000'"), again.sh("echo $$") != "1\n"
     return answers
 
@@ -146,7 +147,7 @@ def a_container_joins_the_processes_of_another(side):
     first, other = pod.sleepers(2)
     first.sh("echo 1 >/mark")
     target = {"network": "POD", "pid": "TARGET", "ipc": "POD", "target_id": first.id}
-    debug = pod.start("debug", SLEEP, security={"namespace_options": target})
+    debug = pod.launch("debug", SLEEP, security={"namespace_options": target})
     answers = {"first of all": debug.sh("tr '\\0' ' ' </proc/1/cmdline"), "its file": debug.sh("cat /proc/1/root/mark"),
                "own root": debug.run("cat", "/mark")[0], "other": other.sh("ps | grep -c '[t]rap' || true")}
     debug.stop(0)
@@ -165,14 +166,14 @@ def the_hosts_processes_and_memory_are_refused(side):
 @case()
 def a_container_that_ends_takes_no_other_along(side):
     pod = side.pod()
-    stays = pod.start("stays", COUNT)
+    stays = pod.launch("stays", COUNT)
     pid = stays.pid()
-    endings = [pod.start(name, script).ending()
+    endings = [pod.launch(name, script).ending()
                for name, script in {"ends": "exit 0", "fails": "exit 3", "crashes": "sh -c 'kill -SEGV $$'; exit $?"}.items()]
-    endings.append(pod.start("ends", "cat /mark 2>/dev/null || echo fresh; echo x >/mark; exit 5", attempt=1).ending())
-    again = pod.start("ends", "cat /mark 2>/dev/null || echo fresh; exit 6", attempt=2)
+    endings.append(pod.launch("ends", "cat /mark 2>/dev/null || echo fresh; echo x >/mark; exit 5", attempt=1).ending())
+    again = pod.launch("ends", "cat /mark 2>/dev/null || echo fresh; exit 6", attempt=2)
     endings.append(again.ending())
-    killed = pod.start("killed", SLEEP)
+    killed = pod.launch("killed", SLEEP)
     killed.stop(0)
     endings.append(killed.ending())
     goes_on(stays, pid)
@@ -191,25 +192,25 @@ def goes_on(one, pid):
 @case()
 def a_container_out_of_memory_takes_no_other_along(side):
     pod = side.pod()
-    stays = pod.start("stays", COUNT, memory_mib=64)
+    stays = pod.launch("stays", COUNT, memory_mib=64)
     pid = stays.pid()
     answers = {}
     for name, mib, script in (("greedy", 64, GREEDY), ("block", 15, BLOCK)):
         volume = side.engine.dir / f"{side.id}-{name}"
         volume.mkdir()
-        one = pod.start(name, script, memory_mib=mib, mounts=[{"container_path": "/v", "host_path": str(volume)}])
+        one = pod.launch(name, script, memory_mib=mib, mounts=[{"container_path": "/v", "host_path": str(volume)}])
         (volume / "begin").touch()
         until("its reason", lambda one=one: one.status()["reason"] == "OOMKilled")
         (volume / "end").touch()
         answers[name] = one.ending()
     if side.runtime == "dormouse":
         # Nothing is overlooked: the end and its cause are two events.
-        at_once = pod.start("at-once", "exec hungry 150", memory_mib=64)
+        at_once = pod.launch("at-once", "exec hungry 150", memory_mib=64)
         check(at_once.ending()[0] == 137, f"it ended with {at_once.ending()}")
         until("its reason", lambda: at_once.status()["reason"] == "OOMKilled")
-    again = pod.start("greedy", "hungry 20", attempt=1, memory_mib=64)
+    again = pod.launch("greedy", "hungry 20", attempt=1, memory_mib=64)
     answers["again"] = again.ending()
-    inside = pod.start("inside", SLEEP, memory_mib=64)
+    inside = pod.launch("inside", SLEEP, memory_mib=64)
     answers["a process of it"] = inside.run("hungry", "150")[0], inside.state()
     goes_on(stays, pid)
     return answers
@@ -218,9 +219,9 @@ def a_container_out_of_memory_takes_no_other_along(side):
 @case()
 def memory_is_counted_by_container(side):
     pod = side.pod()
-    idle = pod.start("idle", SLEEP, memory_mib=256)
+    idle = pod.launch("idle", SLEEP, memory_mib=256)
     # Fills a buffer, and is stuck as it writes it.
-    full = pod.start("full", "mkfifo /f; sleep 100000 <>/f & dd if=/dev/zero of=/f bs=48M count=1", memory_mib=256)
+    full = pod.launch("full", "mkfifo /f; sleep 100000 <>/f & dd if=/dev/zero of=/f bs=48M count=1", memory_mib=256)
     until("its memory", lambda: full.memory_bytes() > 40e6)
     idle_bytes = until("the figures", idle.memory_bytes)
     check(idle_bytes < 30e6, f"an idle container has {idle_bytes} bytes")
@@ -232,9 +233,9 @@ def containers_of_init_and_a_common_volume(side):
     volume.mkdir()
     mounts = [{"container_path": "/v", "host_path": str(volume)}]
     pod = side.pod()
-    answers = [pod.start("init", "echo made >/v/file", mounts=mounts).ending()]
-    first = pod.start("first", "while :; do date >/v/now; sleep 0.05; done", mounts=mounts)
-    second = pod.start("second", SLEEP, mounts=mounts)
+    answers = [pod.launch("init", "echo made >/v/file", mounts=mounts).ending()]
+    first = pod.launch("first", "while :; do date >/v/now; sleep 0.05; done", mounts=mounts)
+    second = pod.launch("second", SLEEP, mounts=mounts)
     answers.append(second.sh("cat /v/file; until [ -s /v/now ]; do sleep 0.02; done; rm /v/now; "
                              "until [ -s /v/now ]; do sleep 0.02; done; ls /v"))
     first.stop(0)
@@ -258,7 +259,7 @@ def mounts_below_a_volume(side):
         mounts = [{"container_path": f"/{name}", "host_path": str(volume), **more} for name, more in (
             ("follows", {"propagation": "PROPAGATION_HOST_TO_CONTAINER"}), ("own", {}), ("read", {"readonly": True}))]
         pod = side.pod()
-        containers = [pod.start(f"c{number}", SLEEP, mounts=mounts) for number in range(2)]
+        containers = [pod.launch(f"c{number}", SLEEP, mounts=mounts) for number in range(2)]
         answers = [one.sh("for at in . below; do touch /read/$at/x 2>/dev/null && echo writable $at; done; true") for one in containers]
         mount("-t", "tmpfs", "later", volume / "later")
         (volume / "later/file").write_text("seen\n")

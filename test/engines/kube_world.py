@@ -6,8 +6,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from world import (IMAGE, PAUSE, RUNTIMES, SEARCH, TOP, Engine, Failure, Program, Skip, binaries, command_lines, end_pid,
-                   image_tar, missing, until)
+from lib.command import run
+from lib.outcome import Failure, Skip
+from lib.tree import SEARCH, TOP, binaries, missing
+from lib.waiting import until
+from world import IMAGE, PAUSE, RUNTIMES, Engine, Program, command_lines, end_pid, image_tar
 
 PLUGINS = "/usr/lib/cni"
 CLIENT = TOP / "target/engines/cri"
@@ -50,8 +53,8 @@ def build_programs():
 class Kube(Engine):
     """containerd with the CRI plugin."""
 
-    def __init__(self):
-        super().__init__("cri")
+    def __init__(self, platform="auto"):
+        super().__init__("cri", platform=platform)
         self.namespace = "k8s.io"
         # As a kubelet does, with a parent for the control groups of all pods.
         self.cgroup_parent = f"/cri-{os.getpid()}"
@@ -87,6 +90,12 @@ class Kube(Engine):
       pod_annotations = ["dev.dormouse.*"]
       container_annotations = ["dev.dormouse.*"]
 """ for name, kind in RUNTIMES.items())
+        if self.node_config:
+            runtimes += f"""
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.dormouse.options]
+      TypeUrl = "runtimeoptions.v1.Options"
+      ConfigPath = "{self.node_config}"
+"""
         return f"""
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE}"
@@ -101,8 +110,8 @@ class Kube(Engine):
     conf_dir = "{self.dir}/cni"
 """
 
-    def start(self):
-        super().start()
+    def launch(self):
+        super().launch()
         until("a ready network", self.is_ready)
         return self
 
@@ -190,11 +199,7 @@ class Kube(Engine):
 
     def dormouse(self, *words):
         """An order of Dormouse's own for one of this containerd's containers; result: what it prints."""
-        command = [binaries() / "dormouse", "--root", f"/run/containerd/dormouse/{self.namespace}", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        if done.returncode != 0:
-            raise Failure(f"dormouse {' '.join(words)}: {done.stderr.strip()}")
-        return done.stdout
+        return run(binaries() / "dormouse", "--root", f"/run/containerd/dormouse/{self.namespace}", *words)
 
     def end_orphans(self, runtime):
         """Ends, by the runtime's own command, containers that containerd has forgotten."""

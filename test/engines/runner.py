@@ -2,12 +2,13 @@
 engine is. What a case returns has to be the same with both."""
 import os
 import signal
-import subprocess
 import sys
 import time
-import traceback
 
-from world import Failure, Skip, missing
+from lib.checklist import CheckList, skip_all
+from lib.options import Options, add_runtimes
+from lib.outcome import Skip, words_of
+from lib.tree import missing
 
 BOTH = ("runc", "dormouse")
 
@@ -38,12 +39,12 @@ class Runner:
     """The runner of one engine's cases. `name` and `doc` are the program's. An engine's own runner says the rest."""
 
     name, doc, cases = "", "", ()
-    # Options of its own: with their values, and without.
-    values, flags = {}, ()
+    # Options of its own with a value, which is the name of a program: their defaults.
+    values = {}
     # Programs that have to be there.
     needs = ()
 
-    def start(self, chosen):
+    def make_engine(self, options):
         """The engine, which answers."""
         raise NotImplementedError
 
@@ -52,36 +53,26 @@ class Runner:
         raise NotImplementedError
 
     def clean(self, side):
-        """After a case that failed."""
+        """Called after a case that failed."""
 
-    def more(self, chosen, tell):
+    def more(self, options, tell):
         """Cases of another kind, after the others."""
 
-    def options(self, arguments):
-        chosen = {"only": [], "runtimes": list(BOTH), "verbose": False}
-        chosen |= {word[2:]: value for word, value in self.values.items()} | {word[2:]: False for word in self.flags}
-        words = iter(arguments)
-        for word in words:
-            if word == "--only":
-                chosen["only"].append(next(words, ""))
-            elif word in self.values:
-                chosen[word[2:]] = next(words, "")
-            elif word in ("--dormouse-only", "--runc-only"):
-                chosen["runtimes"] = [word[2:-5]]
-            elif word in ("--verbose", *self.flags):
-                chosen[word[2:]] = True
-            elif word == "--list":
-                print("\n".join(case.__name__ for case in self.cases))
-                sys.exit(0)
-            else:
-                print(self.doc, file=sys.stdout if word in ("-h", "--help") else sys.stderr)
-                sys.exit(0 if word in ("-h", "--help") else 2)
-        return chosen
+    def options(self):
+        """The options, and the cases that they choose."""
+        parser = Options(self.doc, platform=True)
+        add_runtimes(parser)
+        for word, program in self.values.items():
+            parser.add_argument(word, default=program, metavar="PROGRAM", help=f"another {program} than the one on PATH")
+        parser.add_argument("--verbose", action="store_true", help="show what the engine wrote")
+        options = parser.parse_args()
+        chosen = parser.choose(options, [case.__name__ for case in self.cases])
+        return options, [case for case in self.cases if case.__name__ in chosen]
 
-    def run_case(self, case, chosen, engine):
-        """What is printed about a case: verdict and remark."""
+    def run_case(self, case, runtimes, engine):
+        """Verdict and remark."""
         times, answers = [], []
-        for runtime in [runtime for runtime in chosen["runtimes"] if runtime in case.runtimes]:
+        for runtime in [runtime for runtime in runtimes if runtime in case.runtimes]:
             side = self.side(engine, runtime, case.__name__)
             start = time.monotonic()
             try:
@@ -90,48 +81,35 @@ class Runner:
             except Skip as why:
                 return "skipped", str(why)
             except Exception as error:
-                expected = isinstance(error, (Failure, OSError, subprocess.TimeoutExpired))
-                text = str(error) if expected else traceback.format_exc(limit=-3)
                 hint = "with runc, so the test is wrong: " if runtime == "runc" else ""
                 self.clean(side)
-                return "FAILED", hint + " ".join(text.split())
+                return "FAILED", hint + " ".join(words_of(error).split())
         if len(answers) == 2 and answers[0] != answers[1]:
             return "FAILED", "with runc it answers otherwise: " + difference(*answers)
         return ("ok", ", ".join(times)) if times else ("skipped", "only with the other runtime")
 
-    def main(self, arguments):
+    def main(self):
         # What a run has started ends with it, when it is told to end as well.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        chosen = self.options(arguments)
-        only = chosen["only"]
-        wanted = [case for case in self.cases if not only or any(name in case.__name__ for name in only)]
-        counts = {"ok": 0, "FAILED": 0, "skipped": 0}
-
-        def tell(verdict, name, remark):
-            counts[verdict] += 1
-            print(f"{verdict:<7} {name:<44} {remark}", flush=True)
-
-        engine = None
+        options, wanted = self.options()
+        results, engine = CheckList(44), None
         try:
             try:
                 if os.geteuid() != 0:
                     raise Skip("root is needed")
-                for program in (*self.needs, *(chosen[word[2:]] for word in self.values)):
+                for program in (*self.needs, *(getattr(options, word[2:]) for word in self.values)):
                     if missing(program):
                         raise Skip(f"{program} is not installed here")
-                engine = self.start(chosen)
+                engine = self.make_engine(options)
             except Skip as why:
-                print(f"skipped {self.name:<44} {why}")
-                print(f"0 passed, 0 failed, {len(wanted)} skipped")
-                return 0
+                return skip_all(self.name, why, len(wanted))
             for case in wanted:
-                verdict, remark = self.run_case(case, chosen, engine)
-                tell(verdict, case.__name__, remark)
-            if chosen["verbose"]:
+                verdict, remark = self.run_case(case, options.runtimes, engine)
+                results.tell(verdict, case.__name__, remark)
+            if options.verbose:
                 print(engine.text())
-            self.more(chosen, tell)
+            self.more(options, results.tell)
         finally:
             if engine:
                 engine.stop()
-        print(f"{counts['ok']} passed, {counts['FAILED']} failed, {counts['skipped']} skipped")
-        return 0 if counts["FAILED"] == 0 and counts["ok"] > 0 else 1
+        return results.end()

@@ -12,58 +12,16 @@ import tempfile
 import time
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent.parent
-SHIM = "containerd-shim-dormouse-v1"
+from lib.command import finish
+from lib.outcome import Failure, Skip, check
+from lib.tree import SEARCH, binaries
+from lib.waiting import until
+
 RUNTIMES = {"runc": "io.containerd.runc.v2", "dormouse": "io.containerd.dormouse.v1"}
 IMAGE = "test.local/busybox:1"
 PAUSE = "test.local/pause:1"
 # Of libraries of programming languages, what no container uses.
 UNNEEDED = re.compile(r"/(__pycache__|dist-packages|test)$")
-SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-
-
-class Failure(Exception):
-    """A case did not go as it should."""
-
-
-class Skip(Exception):
-    """A case cannot run here."""
-
-
-def check(holds, text):
-    if not holds:
-        raise Failure(text)
-
-
-def missing(program):
-    return shutil.which(program, path=SEARCH) is None
-
-
-def until(what, holds, patience=60):
-    """Waits until something holds; result: what it gave."""
-    end = time.monotonic() + patience
-    while True:
-        if got := holds():
-            return got
-        if time.monotonic() > end:
-            raise Failure(f"{what} did not come about in {patience} s")
-        time.sleep(0.02)
-
-
-def newest(*programs):
-    """The directory with these programs: DORMOUSE_BIN, or the newest build that has all of them."""
-    if given := os.environ.get("DORMOUSE_BIN"):
-        return Path(given)
-    builds = [TOP / "target" / kind for kind in ("release", "debug")]
-    whole = [build for build in builds if all((build / program).exists() for program in programs)]
-    if not whole:
-        raise Skip(f"no build has {' and '.join(programs)}; run `make build`")
-    return max(whole, key=lambda build: (build / programs[0]).stat().st_mtime)
-
-
-def binaries():
-    """The directory with the shim and `dormouse`."""
-    return newest(SHIM, "dormouse")
 
 
 def image_tar(path, name=IMAGE, command=("/bin/sh",), programs=(), files=()):
@@ -142,10 +100,14 @@ class Program:
 class Engine:
     """containerd with root, state and sockets of its own."""
 
-    def __init__(self, name="containerd", cri="", containerd="containerd", ctr="ctr"):
+    def __init__(self, name="containerd", cri="", containerd="containerd", ctr="ctr", platform="auto"):
         self.dir = Path(tempfile.mkdtemp(prefix=f"dormouse-{name}."))
         self.programs, self.containerd, self.ctr_program, self.cri = [], containerd, ctr, cri
         self.address = self.dir / "c.sock"
+        # The node's configuration, if there is one, names the platform: containers may not choose it.
+        self.node_config = None if platform == "auto" else self.dir / "node.toml"
+        if self.node_config:
+            self.node_config.write_text(f'platform = "{platform}"\n')
         # The shim's state lies in a directory of this name.
         self.namespace = f"engines-{os.getpid()}"
         # Shims lie on PATH, under the name that their runtime's type gives.
@@ -170,7 +132,7 @@ disabled_plugins = {json.dumps(disabled)}
 {self.cri}
 """
 
-    def start(self):
+    def launch(self):
         """Starts containerd, and waits until it answers."""
         (self.dir / "config.toml").write_text(self.configuration())
         words = [*self.inside, self.containerd, "--config", self.dir / "config.toml", "--log-level", "warn"]
@@ -206,18 +168,9 @@ disabled_plugins = {json.dumps(disabled)}
 
     def run_ctr(self, *words, code=0, timeout=120, stdin=None):
         """Runs `ctr` to its end. `code`: what is expected, or None."""
-        try:
-            done = subprocess.run(
-                self.words(*words), capture_output=True, text=True, errors="replace", timeout=timeout, input=stdin,
-                stdin=None if stdin is not None else subprocess.DEVNULL, env=os.environ | self.env,
-            )
-        except subprocess.TimeoutExpired as late:
-            said = " | ".join(str(text) for text in (late.stdout, late.stderr) if text)
-            raise Failure(f"ctr {' '.join(map(str, words[:5]))} … took longer than {timeout} s: {said[-300:]}") from None
+        done = finish(*self.words(*words), code=code, patience=timeout, stdin=stdin, environment=self.env,
+                      called=f"ctr {' '.join(map(str, words))}")
         done.stderr = plain(done.stderr)
-        if code is not None:
-            text = f"ctr {' '.join(map(str, words))} ended with {done.returncode}, not {code}: "
-            check(done.returncode == code, text + (done.stderr or done.stdout).strip()[-500:])
         return done
 
     def start_ctr(self, *words, stdin=subprocess.DEVNULL):

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import peers
-from world import INSIDE, SEARCH, Failure, Skip, check, new_port
+from lib.outcome import Failure, Skip, check
+from lib.tree import SEARCH
+from world import INSIDE, new_port
 
 MB = 1 << 20
 ALL = []
@@ -263,7 +265,7 @@ def dns(side):
 @case("python3")
 def udp_echo(side):
     port = new_port()
-    server = side.start("python3", inside("echo_udp.py"), port)
+    server = side.launch("python3", inside("echo_udp.py"), port)
     end = time.monotonic() + 20
     while "ready" not in Path(server.out_path).read_text():
         check(time.monotonic() < end and server.process.poll() is None, f"no server: {server.remarks()}")

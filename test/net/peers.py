@@ -10,8 +10,9 @@ import struct
 import threading
 import time
 
-from measure import listeners
-from world import DNS_ADDRESS, Failure, check
+from lib.network import listeners
+from lib.outcome import Failure, check
+from world import DNS_ADDRESS
 
 HOST = "127.0.0.1"
 

@@ -1,42 +1,23 @@
 """Where a case runs: natively or in a sandbox, with the programs it started, which all end with it."""
 import itertools
 import os
-import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-from measure import is_served
+from lib.network import is_served
+from lib.outcome import Failure, check
+from lib.tree import DORMOUSE, SEARCH, TOP
+from lib.waiting import until
 
-TOP = Path(__file__).resolve().parent.parent.parent
-# The command under test.
-DORMOUSE = TOP / os.environ.get("DORMOUSE", "target/release/dormouse")
 INSIDE = TOP / "test/net/inside"
 DNS_ADDRESS = "127.0.0.53"
 # Words that the sandbox's kernel or VMM prints when it broke.
 BROKEN = ("the kernel gave up", "cannot run the sandbox", "panicked at", "vCPU ")
-SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 PYTHON = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
 _ports = itertools.count(20001)
-
-
-class Failure(Exception):
-    """A case did not go as it should."""
-
-
-class Skip(Exception):
-    """A case cannot run here."""
-
-
-def missing(program):
-    return shutil.which(program, path=SEARCH) is None
-
-
-def check(holds, text):
-    if not holds:
-        raise Failure(text)
 
 
 def new_port():
@@ -86,8 +67,8 @@ class Program:
 class Side:
     """One side of the comparison, for one case."""
 
-    def __init__(self, name, chosen, directory):
-        self.name, self.full = name, chosen["full"]
+    def __init__(self, name, options, directory):
+        self.name, self.full = name, options.full
         self.top, self.programs, self.notes = directory, [], []
         self.dir = directory / f"{name}-{time.monotonic_ns()}"
         self.dir.mkdir()
@@ -95,41 +76,42 @@ class Side:
         if name == "sandbox":
             dormouse = str(DORMOUSE)
             taken = [f"--env={name}" for name in PYTHON]
-            self.prefix = [dormouse, "do", f"--platform={chosen['platform']}", *taken, "--"]
+            self.prefix = [dormouse, "do", f"--platform={options.platform}", *taken, "--"]
 
     def note(self, text):
         """Adds a remark to the case's line."""
         self.notes.append(text)
 
-    def _start(self, words, stdin=None):
+    def _launch(self, words, stdin=None):
         program = Program([str(word) for word in words], self.dir / str(len(self.programs)), stdin)
         self.programs.append(program)
         return program
 
-    def start(self, *words, stdin=None):
+    def launch(self, *words, stdin=None):
         """Starts a program on this side."""
-        return self._start([*self.prefix, *words], stdin)
+        return self._launch([*self.prefix, *words], stdin)
 
     def outside(self, *words, stdin=None):
         """Starts a program natively, whatever the side."""
-        return self._start(words, stdin)
+        return self._launch(words, stdin)
 
     def serve(self, port, *words):
         """Starts a server on this side, and waits until it can be connected to."""
-        return self.until_served(self.start(*words), port)
+        return self.until_served(self.launch(*words), port)
 
     def until_served(self, server, port, patience=20):
-        end = time.monotonic() + patience
-        while time.monotonic() < end:
+        def serves():
             check(server.process.poll() is None, f"{server.words[-1]} ended: {server.remarks()}")
-            if is_served(port):
-                return server
-            time.sleep(0.02)
-        raise Failure(f"nobody listens at port {port} after {patience} s: {server.remarks()}")
+            return is_served(port)
+        try:
+            until(f"a listener at port {port}", serves, patience)
+        except Failure as why:
+            raise Failure(f"{why}: {server.remarks()}") from None
+        return server
 
     def run(self, *words, timeout=60, code=0, stdin=None):
         """Runs a program on this side to its end; result: what it wrote to standard output."""
-        return self._finished(self.start(*words, stdin=stdin), timeout, code)
+        return self._finished(self.launch(*words, stdin=stdin), timeout, code)
 
     def run_outside(self, *words, timeout=60, code=0, stdin=None):
         return self._finished(self.outside(*words, stdin=stdin), timeout, code)
