@@ -6,7 +6,9 @@ import socket
 import subprocess
 import time
 
-from sleepers import TOP, Failure, copy_python, copy_with_libraries
+from lib.outcome import Failure
+from lib.tree import TOP
+from sleepers import copy_python, copy_with_libraries
 
 HEAP = TOP / "target/guest/static/heap"
 COLD = TOP / "target/guest/static/cold"

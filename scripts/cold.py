@@ -8,7 +8,8 @@ from statistics import median
 from asked import Cold, Python
 from disk import fio, read_pages
 from peers import Runc
-from sleepers import Dormouse, Failure, drop_caches
+from lib.outcome import Failure
+from sleepers import Dormouse, drop_caches
 
 TASKS, TOUCHES = 8, 20_000
 SINGLES = 1000
@@ -25,7 +26,7 @@ def cold_answer(sleeper, request):
     time.sleep(SETTLE_SECONDS)
     drop_caches()
     sleeper.wake()
-    words = sleeper.say(request.encode() + b"\n").decode().split()
+    words = sleeper.exchange(request.encode() + b"\n").decode().split()
     if not words or not all(word.isdigit() for word in words):
         raise Failure(f"a cold heap answered {' '.join(words)} to {request}")
     return [int(word) for word in words]
@@ -48,7 +49,7 @@ def cold(figures, place, quick):
     large = Dormouse(place, Cold(2048), "cold", reap="off", memory="3G")
     try:
         for sleeper in (heap, large):
-            sleeper.start()
+            sleeper.launch_and_wait()
         file = place.swap / "fio"
         fio("write", file, FILE_SIZE)
         for _ in range(3 if quick else 7):
@@ -65,7 +66,7 @@ def wake(figures, runner, sleeper):
     more = {"working_set": sleeper.memory_by_class()["working_set_bytes"]} if isinstance(sleeper, Dormouse) else {}
     time.sleep(SETTLE_SECONDS)
     drop_caches()
-    figures.add("wakes", runner, "first request", latency=sleeper.ask(), **more)
+    figures.add("wakes", runner, "first request", latency=sleeper.timed_request(), **more)
 
 
 def wakes(figures, place, quick):

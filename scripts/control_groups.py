@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from disk import DEPTH
-from sleepers import Failure
+from lib.outcome import Failure
 
 TOP = Path("/sys/fs/cgroup")
 # As the VMM reads (`disk.BLOCKS`).

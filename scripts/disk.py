@@ -6,7 +6,7 @@ import os
 import random
 import time
 
-from sleepers import run
+from lib.command import run
 
 # As the VMM writes and reads (swap/src/home.rs): two threads, each a call at a time.
 BLOCKS, DEPTH = {"write": "4m", "read": "512k"}, 3

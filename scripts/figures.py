@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from sleepers import Failure
+from lib.outcome import Failure
 
 
 class Figures:

@@ -6,7 +6,9 @@ import subprocess
 import time
 
 import function_answers as answers
-from sleepers import PATIENCE, TOP, Failure, Loading, answer_of
+from lib.outcome import Failure
+from lib.tree import TOP
+from sleepers import PATIENCE, Loading, answer_of
 
 SOURCES = TOP / "test/functions"
 CLASSES = TOP / "target/functions/java"
@@ -113,7 +115,7 @@ def choose(names):
     return chosen, left_out
 
 
-def ask(function, port, seed):
+def expect_answer(function, port, seed):
     """One request to a server on this host; raises unless the answer is right."""
     answer = answer_of(("127.0.0.1", port), function.request(seed))
     if not function.is_answer(answer, seed):
@@ -128,7 +130,7 @@ def check(function, port, seeds):
         until = time.monotonic() + PATIENCE
         while True:
             try:
-                ask(function, port, seeds[0])
+                expect_answer(function, port, seeds[0])
                 break
             except (ConnectionError, Loading):
                 if server.poll() is not None or time.monotonic() > until:
@@ -136,7 +138,7 @@ def check(function, port, seeds):
                     raise Failure(f"{function.name} does not start: {said.strip()}") from None
                 time.sleep(0.01)
         for seed in seeds[1:]:
-            ask(function, port, seed)
+            expect_answer(function, port, seed)
     finally:
         server.kill()
         server.wait()

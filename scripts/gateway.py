@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 from functions import CLASSES, SOURCES
-from sleepers import DORMOUSE, PATIENCE, TOP, Failure, answer_of
+from lib.outcome import Failure
+from lib.tree import DORMOUSE, TOP
+from lib.waiting import comes
+from sleepers import PATIENCE, answer_of
 
 FAAS = Path(os.environ.get("FAAS") or TOP / "target/release/faas")
 FIRST_PORT = 24000
@@ -58,13 +60,14 @@ class Gateway:
     def __enter__(self):
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen([str(FAAS), str(self.config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until = time.monotonic() + PATIENCE
-        while "listening on" not in self.log.read_text():
-            if self.process.poll() is not None or time.monotonic() > until:
-                self.process.kill()
-                raise Failure(f"the gateway does not start: {self.said()}")
-            time.sleep(0.005)
+        comes(lambda: self.listens() or self.process.poll() is not None, PATIENCE, 0.005)
+        if not self.listens():
+            self.process.kill()
+            raise Failure(f"the gateway does not start: {self.said()}")
         return self
+
+    def listens(self):
+        return "listening on" in self.log.read_text()
 
     def __exit__(self, *_):
         self.close()
@@ -82,12 +85,12 @@ class Gateway:
     def said(self):
         return " | ".join(self.log.read_text(errors="replace").strip().splitlines()[-3:])
 
-    def ask(self, path):
+    def get(self, path):
         """The whole answer to a request."""
         return answer_of(("127.0.0.1", self.port), f"GET {path} HTTP/1.0\r\n\r\n".encode())
 
     def stats(self):
-        return json.loads(self.ask("/-/stats").partition(b"\r\n\r\n")[2])
+        return json.loads(self.get("/-/stats").partition(b"\r\n\r\n")[2])
 
     def memory_groups(self):
         """The memory control groups of its functions."""

@@ -1,18 +1,14 @@
-"""What the figures are taken with: turns and ratios, what a tree of processes or a cgroup uses, their end, and a network
-of one's own."""
+"""What the figures are taken with: turns and ratios, what a tree of processes or a cgroup uses, and their end."""
 
 import ctypes
 import os
 import re
 import signal
-import socket
 import statistics
-import subprocess
 import time
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 
 
 def adopt_orphans():
@@ -168,33 +164,3 @@ def in_turns(runners, results, seconds, least, most, measure):
             for figure, value in measure(words).items():
                 results[name].setdefault(figure, []).append(value)
         turns += 1
-
-
-def own_network():
-    """Moves this process into a network of its own with a loopback interface, and into mounts of its own; result: why
-    that cannot be, or nothing."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNET | CLONE_NEWNS) != 0:
-        return f"cannot make a network namespace: {os.strerror(ctypes.get_errno())}; run as root"
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    return ""
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
-def listeners(port):
-    """For each socket of this network that listens at a TCP port, how many connections to it nobody has accepted: the receive
-    queue of its row in proc(5)'s table."""
-    for table in ("tcp", "tcp6"):
-        for row in map(str.split, Path("/proc/net", table).read_text().splitlines()[1:]):
-            if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port:
-                yield int(row[4].rpartition(":")[2], 16)
-
-
-def is_served(port):
-    """Whether somebody in this network listens at a TCP port. (Connecting would disturb servers like iperf3.)"""
-    return any(True for _ in listeners(port))

@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 from measure import charge_bytes_of
-from sleepers import PATIENCE, Failure, Sleeper, own_cgroup, reap, run, write_bundle
+from lib.command import run
+from lib.outcome import Failure
+from sleepers import PATIENCE, Sleeper, own_cgroup, reap, write_bundle
 
 
 class Runc(Sleeper):

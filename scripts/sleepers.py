@@ -10,33 +10,18 @@ import threading
 import time
 from pathlib import Path
 
+from lib.command import run
+from lib.outcome import Failure
+from lib.tree import DORMOUSE
 from measure import MemoryCgroup, pss_bytes
 
-TOP = Path(__file__).resolve().parent.parent
-DORMOUSE = Path(os.environ.get("DORMOUSE") or TOP / "target/release/dormouse")
 PATIENCE = 60
 CGROUPS = []
 CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
 
 
-class Failure(Exception):
-    """A figure could not be taken."""
-
-
 class Loading(ConnectionError):
     """It answers, but only that it is not ready."""
-
-
-def run(*words, patience=PATIENCE):
-    words = [str(word) for word in words]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=patience, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        raise Failure(f"{' '.join(words)} still ran after {patience} s") from None
-    if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise Failure(f"{' '.join(words)} ended with {done.returncode}: {said[-300:]}")
-    return done.stdout
 
 
 def own_cgroup(name):
@@ -149,7 +134,7 @@ class Sleeper:
         self.started = False
         self.output = Path(place.directory, self.id + ".log")
 
-    def start(self):
+    def launch_and_wait(self):
         """Starts it, and waits for its first answer; result: nanoseconds."""
         begin = time.perf_counter_ns()
         self.started = True
@@ -165,20 +150,20 @@ class Sleeper:
         """Asks until it answers; result: nanoseconds since `begin`."""
         while True:
             try:
-                self.ask()
+                self.timed_request()
                 return time.perf_counter_ns() - begin
             except ConnectionError:
                 if time.perf_counter_ns() - begin > PATIENCE * 10**9 or not self.is_alive():
                     raise Failure(f"{self.workload.name} does not start in {type(self).__name__}: {self.log()}") from None
                 time.sleep(0.001)
 
-    def ask(self):
+    def timed_request(self):
         """One request; result: nanoseconds from connecting to the whole answer."""
         self.asked += 1
         request = self.workload.request(self.asked)
         begin = time.perf_counter_ns()
         self.rouse()
-        answer = self.say(request)
+        answer = self.exchange(request)
         end = time.perf_counter_ns()
         if self.workload.is_loading(answer):
             raise Loading
@@ -186,7 +171,7 @@ class Sleeper:
             raise Failure(f"{self.workload.name} in {type(self).__name__} answered {answer[:100]!r}")
         return end - begin
 
-    def say(self, request):
+    def exchange(self, request):
         """Any request; result: the whole answer."""
         return answer_of((self.host, self.port), request)
 
@@ -245,7 +230,7 @@ class Events:
         self.process.wait()
         self.process.stdout.close()
 
-    def until(self, figures):
+    def next_with(self, figures):
         """The next event that has such figures: `hibernated` or `woken`."""
         for line in self.process.stdout:
             event = json.loads(line)
@@ -344,7 +329,7 @@ class Container(Dormouse):
         with Events(self) as events:
             begin = time.time_ns()
             os.kill(self.pid, signal.SIGSTOP)
-            event = events.until("hibernated")
+            event = events.next_with("hibernated")
         return event["time_us"] * 1000 - begin, event["hibernated"]
 
     def end(self):

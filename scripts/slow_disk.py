@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 
-from sleepers import Failure
+from lib.outcome import Failure
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 MNT_DETACH = 2

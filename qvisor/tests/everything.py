@@ -6,7 +6,7 @@ import ctypes, fcntl, mmap, os, select, signal, socket, stat, subprocess, sys, t
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def ask(what):
+def ask_host(what):
     print(what, flush=True)
     assert sys.stdin.readline().strip() == "go on"
 
@@ -75,7 +75,7 @@ def shortened():
         f.write(b"x" * 8192)
     with open("short", "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert mapped[5000] == 120
-        ask("shorten")
+        ask_host("shorten")
         address = (ctypes.c_char * 1).from_buffer_copy(b"x")
         del address
         reader, writer = os.pipe()
@@ -97,7 +97,7 @@ def streams():
     assert sys.stdin.readline().strip() == "go on"
     sleeper = threading.Thread(target=lambda: time.sleep(0.2))
     sleeper.start()
-    ask("stop")
+    ask_host("stop")
     sleeper.join()
 
 

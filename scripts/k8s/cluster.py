@@ -9,10 +9,9 @@ from pathlib import Path
 
 import images
 import settings
-from machine import ADDRESS
 from programs import BIN, etcd
 from lib.command import finish, named
-from lib.outcome import Failure, check
+from lib.outcome import check
 from lib.tree import SEARCH, TOP, binaries
 from lib.waiting import until
 from world import Program

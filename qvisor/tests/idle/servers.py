@@ -18,7 +18,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n"
 
 
-def say(port):
+def announce(port):
     print("ready")
     print(port, flush=True)
 
@@ -120,7 +120,7 @@ class Loop:
 
     async def run(self, ticks):
         server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
-        say(server.sockets[0].getsockname()[1])
+        announce(server.sockets[0].getsockname()[1])
         # As uvicorn, which looks ten times a second whether it is to end.
         while ticks:
             await asyncio.sleep(0.1)
@@ -129,7 +129,7 @@ class Loop:
 
 if sys.argv[1] == "threads":
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    say(server.server_address[1])
+    announce(server.server_address[1])
     server.serve_forever()
 else:
     asyncio.run(Loop().run(sys.argv[1] == "ticking"))
