@@ -7,8 +7,8 @@ from statistics import median
 
 from asked import Cold, Python
 from disk import fio, read_pages
-from peers import Runc
 from lib.outcome import Failure
+from peers import Runc
 from sleepers import Dormouse, drop_caches
 
 TASKS, TOUCHES = 8, 20_000
@@ -77,10 +77,10 @@ def wakes(figures, place, quick):
     drop_caches()
     try:
         for runner, sleeper in sleepers.items():
-            figures.attempt("wakes", runner, sleeper.start)
+            figures.attempt("wakes", runner, sleeper.launch_and_wait)
             # The first wake has no working set.
             figures.attempt("wakes", runner, sleeper.sleep)
-            figures.attempt("wakes", runner, sleeper.ask)
+            figures.attempt("wakes", runner, sleeper.timed_request)
         for _ in range(20 if quick else 60):
             for runner, sleeper in sleepers.items():
                 figures.attempt("wakes", runner, wake, figures, runner, sleeper)
@@ -91,7 +91,7 @@ def wakes(figures, place, quick):
 
 def hundred_rounds(figures, sleepers, rounds):
     with ThreadPoolExecutor(HANDS) as hands:
-        list(hands.map(Dormouse.start, sleepers))
+        list(hands.map(Dormouse.launch_and_wait, sleepers))
     for turn in range(rounds + 1):
         with ThreadPoolExecutor(HANDS) as hands:
             list(hands.map(Dormouse.sleep, sleepers))
@@ -101,7 +101,7 @@ def hundred_rounds(figures, sleepers, rounds):
             # The threads are there before the clock runs.
             list(clients.map(time.sleep, [0.05] * CLIENTS))
             begin = time.perf_counter_ns()
-            each = list(clients.map(Dormouse.ask, sleepers))
+            each = list(clients.map(Dormouse.timed_request, sleepers))
             took = time.perf_counter_ns() - begin
         # The first wakes have no working set.
         state = "all answered" if turn else "all answered, the first time"

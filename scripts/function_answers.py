@@ -87,7 +87,7 @@ def video(seed):
         red, green, blue = ((x * (at + 1) + y * channel + seed) % 256 for channel in (1, 2, 3))
         return (77 * red + 150 * green + 29 * blue) // 256
     frames = [[gray(x, y, at) for y in range(120) for x in range(160)] for at in range(4 + seed % 5)]
-    changed = [sum(abs(a - b) > 16 for a, b in zip(before, after)) for before, after in zip(frames, frames[1:])]
+    changed = [sum(abs(a - b) > 16 for a, b in zip(before, after)) for before, after in itertools.pairwise(frames)]
     return {"frames": len(frames), "changed": changed, "light": sum(map(sum, frames))}
 
 

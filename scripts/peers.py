@@ -7,9 +7,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from measure import charge_bytes_of
 from lib.command import run
 from lib.outcome import Failure
+from measure import charge_bytes_of
 from sleepers import PATIENCE, Sleeper, own_cgroup, reap, write_bundle
 
 
@@ -89,9 +89,9 @@ class Runsc(Sleeper):
 
     def call(self, *words):
         # Its own output is a file: the sandbox keeps it open.
-        words = [str(word) for word in (*self.base, *words)]
+        command = [str(word) for word in (*self.base, *words)]
         with open(self.output, "ab") as log:
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=PATIENCE,
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=PATIENCE,
                                   preexec_fn=self.cgroup.enter)
         if done.returncode != 0:
             raise Failure(f"runsc {' '.join(words[len(self.base):])} ended with {done.returncode}: {self.log()}")

@@ -134,6 +134,29 @@ class Sleeper:
         self.started = False
         self.output = Path(place.directory, self.id + ".log")
 
+    def launch(self):
+        """Starts its program."""
+        raise NotImplementedError
+
+    def sleep(self):
+        """Puts it to sleep."""
+        raise NotImplementedError
+
+    def end(self):
+        """Ends what `launch` started."""
+        raise NotImplementedError
+
+    def is_alive(self):
+        raise NotImplementedError
+
+    def pids(self):
+        """All its processes."""
+        raise NotImplementedError
+
+    def charge_bytes(self):
+        """The charge of its control group."""
+        raise NotImplementedError
+
     def launch_and_wait(self):
         """Starts it, and waits for its first answer; result: nanoseconds."""
         begin = time.perf_counter_ns()

@@ -1,7 +1,7 @@
 """Makes the guest's kernel ask its VMM for everything it can: each line of the VMM's list of system calls is needed by
 something here. Runs inside a sandbox, in a directory of the host's. A line it prints asks the test for something on the
 host, which answers with a line; the last one is `done`."""
-import ctypes, fcntl, mmap, os, select, signal, socket, stat, subprocess, sys, threading, time
+import ctypes, fcntl, mmap, os, select, signal, socket, subprocess, sys, threading, time
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -78,7 +78,7 @@ def shortened():
         ask_host("shorten")
         address = (ctypes.c_char * 1).from_buffer_copy(b"x")
         del address
-        reader, writer = os.pipe()
+        _, writer = os.pipe()
         try:
             os.write(writer, memoryview(mapped)[4096:])
         except OSError:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import images
 import settings
-from programs import BIN, etcd
 from lib.command import finish, named
 from lib.outcome import check
 from lib.tree import SEARCH, TOP, binaries
 from lib.waiting import until
+from programs import BIN, etcd
 from world import Program
 
 NAMESPACE = "k8s.io"

@@ -7,7 +7,7 @@ from pathlib import Path
 from lib.tree import TOP, binaries
 from world import IMAGE, PAUSE, image_tar
 
-__all__ = ["IMAGE", "PAUSE", "INSTALLER", "PYTHON", "load"]
+__all__ = ["IMAGE", "INSTALLER", "PAUSE", "PYTHON", "load"]
 INSTALLER = "localhost/dormouse-installer:1"
 PYTHON = "/usr/bin/python3"
 

@@ -9,10 +9,10 @@ import urllib.request
 from pathlib import Path
 
 from images import IMAGE, PYTHON
-from measure import pss_bytes
-from programs import BIN
 from lib.outcome import check
 from lib.waiting import until
+from measure import pss_bytes
+from programs import BIN
 from world import Program
 
 PORT = 8080

@@ -50,13 +50,10 @@ def compare(seen):
 
 
 def run(cluster, chosen):
-    only = chosen["only"]
     rows, failed = [], 0
-    for scenario in scenarios.ALL:
-        if only and not any(name in scenario.__name__ for name in only):
-            continue
+    for scenario in (scenario for scenario in scenarios.ALL if scenario.__name__ in chosen.names):
         seen, times, faults = {}, [], []
-        for runtime in chosen["runtimes"]:
+        for runtime in chosen.runtimes:
             if runtime not in scenario.runtimes:
                 continue
             seen[runtime], fault, seconds = run_side(cluster, runtime, scenario)
@@ -78,7 +75,7 @@ def run(cluster, chosen):
 def table(rows):
     """What was compared."""
     print("\n| scenario | what it shows | |\n|---|---|---|")
-    for scenario, verdict, seen in rows:
+    for scenario, verdict, _ in rows:
         print(f"| {scenario.__name__} | {' '.join(scenario.__doc__.split())} | {verdict} |")
     for scenario, verdict, seen in rows:
         print(f"\n{scenario.__name__}:")

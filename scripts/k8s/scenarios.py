@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from images import IMAGE
-from pods import PORT, Pods, container, http_probe, server, shell
 from lib.waiting import until
+from pods import PORT, Pods, container, http_probe, server, shell
 from world import command_lines
 
 __all__ = ["ALL", "Pods"]
@@ -233,7 +233,8 @@ def several(pods):
     pods.pod(
         "three",
         server(**both),
-        shell("asks", "until wget -qO /disk/answer http://127.0.0.1:8080/; do sleep 0.2; done; echo asked > /memory/asked; until [ -e /memory/end ]; do sleep 0.1; done", **both),
+        shell("asks", "until wget -qO /disk/answer http://127.0.0.1:8080/; do sleep 0.2; done; echo asked > /memory/asked; "
+              "until [ -e /memory/end ]; do sleep 0.1; done", **both),
         shell("reads", "until [ -s /memory/asked ]; do sleep 0.2; done; cat /disk/begun /disk/answer /memory/asked; "
               "df /memory | tail -n 1 | awk '{ print $2 }'; echo changed > /disk/begun; sleep 1000", **both),
         initContainers=[shell("first", "echo begun > /disk/begun; id -u > /disk/id", **both)],
@@ -299,7 +300,8 @@ def volumes(pods):
             {"name": "fields", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
             {"name": "hosts", "hostPath": {"path": "/etc/hostname", "type": "File"}}])
     pods.ready("volumes")
-    pods.note("said", until("eight lines", lambda: (lines := sorted(pods.kubectl("logs", "volumes").stdout.splitlines())) and len(lines) >= 8 and lines, 20))
+    pods.note("said", until("eight lines", lambda: (lines := sorted(pods.kubectl("logs", "volumes").stdout.splitlines()))
+                            and len(lines) >= 8 and lines, 20))
     config("second")
     until("the change", lambda: pods.kubectl("exec", "volumes", "--", "cat", "/config/key").stdout == "second", 120)
     pods.note("changed to", "second")
@@ -310,12 +312,14 @@ def places(pods):
     """parts of a volume, one named by the environment; a mount that the node makes later; a volume in memory with a limit"""
     where = pods.cluster.machine.dir / pods.side.name
     (where / "later").mkdir(parents=True)
-    pods.pod("places", shell("places", "echo one > /part/file; echo two > /named/file; ls -R /whole; i=0; while [ ! -e /node/later/here ] && [ $i -lt 100 ]; do i=$((i+1)); sleep 0.1; done; "
+    pods.pod("places", shell("places", "echo one > /part/file; echo two > /named/file; ls -R /whole; i=0; "
+                             "while [ ! -e /node/later/here ] && [ $i -lt 100 ]; do i=$((i+1)); sleep 0.1; done; "
                              "cat /node/later/here; dd if=/dev/zero of=/small/file bs=1M count=8 2>&1 | tail -n 1 | cut -c1-8; "
                              "stat -c %s /small/file; cat /one; sleep 1000",
                              env=[{"name": "PART", "value": "b"}], volumeMounts=[
         {"name": "whole", "mountPath": "/whole"}, {"name": "whole", "mountPath": "/part", "subPath": "a"},
-        {"name": "whole", "mountPath": "/named", "subPathExpr": "$(PART)/c"}, {"name": "node", "mountPath": "/node", "mountPropagation": "HostToContainer"},
+        {"name": "whole", "mountPath": "/named", "subPathExpr": "$(PART)/c"},
+        {"name": "node", "mountPath": "/node", "mountPropagation": "HostToContainer"},
         {"name": "small", "mountPath": "/small"}, {"name": "config", "mountPath": "/one", "subPath": "key"}]), volumes=[
         {"name": "whole", "emptyDir": {}}, {"name": "node", "hostPath": {"path": str(where)}},
         {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}}, {"name": "config", "configMap": {"name": "config"}}])
@@ -324,7 +328,8 @@ def places(pods):
     subprocess.run(["mount", "-t", "tmpfs", "later", where / "later"], check=True)
     (where / "later/here").write_text("mounted later\n")
     try:
-        pods.note("said", until("all of it", lambda: (lines := pods.kubectl("logs", "places").stdout.splitlines()) and lines[-1] == "single" and lines, 30))
+        pods.note("said", until("all of it", lambda: (lines := pods.kubectl("logs", "places").stdout.splitlines())
+                                and lines[-1] == "single" and lines, 30))
         unmounted = subprocess.run(["umount", where / "later"], capture_output=True).returncode == 0
         pods.note("unmounted by the node while the pod runs", unmounted)
     finally:
@@ -348,7 +353,8 @@ def security(pods):
     pods.pod("privileged", shell("privileged", "grep CapEff /proc/self/status; mount -t tmpfs none /tmp && echo mounted; sleep 1000",
                                  securityContext={"privileged": True}))
     pods.ready("privileged")
-    pods.note("privileged", until("two lines", lambda: (lines := pods.kubectl("logs", "privileged").stdout.splitlines()) and len(lines) > 1 and lines, 20))
+    pods.note("privileged", until("two lines", lambda: (lines := pods.kubectl("logs", "privileged").stdout.splitlines())
+                                  and len(lines) > 1 and lines, 20))
     pods.note("the node's network", pods.kubectl("exec", "network", "--", "sh", "-c", "ip addr show node0 | grep -c 10.99.0.1").stdout.strip())
 
 
@@ -508,7 +514,10 @@ def installer(pods):
     def install(order):
         # containerd, which carries this command's streams, is restarted.
         return pods.cluster.kubectl("exec", "-n", "dormouse", "daemonset/installer", "--", "/opt/dormouse/install", order, "/host", code=None)
-    shims = lambda: [pid for pid, line in command_lines() if line.startswith("/usr/local/bin/containerd-shim-dormouse-v1")]
+
+    def shims():
+        return [pid for pid, line in command_lines() if line.startswith("/usr/local/bin/containerd-shim-dormouse-v1")]
+
     config, program = Path("/etc/containerd/config.toml"), Path("/usr/local/bin/dormouse")
     pods.pod("web", server())
     pods.ready("web")

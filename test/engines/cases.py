@@ -11,11 +11,11 @@ import time
 import urllib.request
 from pathlib import Path
 
-from runner import Cases
 from lib.network import free_port
 from lib.outcome import Failure, Skip, check
 from lib.tree import binaries
 from lib.waiting import until
+from runner import Cases
 from world import IMAGE, RUNTIMES, command_lines, end_pid
 
 case = Cases()
@@ -92,7 +92,7 @@ class Side:
         except Failure as failure:
             raise Failure(f"{failure}: {self.engine.remains()}") from None
         for pid in also:
-            until(f"the end of process {pid}", lambda pid=pid: not Path(f"/proc/{pid}").exists())
+            until(f"the end of process {pid}", lambda: not Path(f"/proc/{pid}").exists())
 
 
 @case()

@@ -9,9 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-from runner import Cases
 from lib.outcome import Failure, check
 from lib.waiting import until
+from runner import Cases
 from world import IMAGE, command_lines, end_pid
 
 case = Cases()

@@ -144,4 +144,4 @@ class Docker:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
-__all__ = ["Docker", "IMAGE"]
+__all__ = ["IMAGE", "Docker"]

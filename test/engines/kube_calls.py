@@ -211,7 +211,7 @@ def probes_of_the_node_do_not_keep_a_pod_awake(side):
     side.engine.dormouse("hibernate", pod.id)
     for count in (1, 2, 3):
         check(probe(), "a probe is not answered")
-        until("another sleep", lambda count=count: stats() == (count + 1, count))
+        until("another sleep", lambda: stats() == (count + 1, count))
     check(other.run(*ask) == (0, "page\n", ""), "a request is not answered")
     check(probe(), "a probe is not answered")
     time.sleep(1.5)

@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 from kube_world import CallFailure
-from runner import Cases
 from lib.outcome import Failure, check
 from lib.waiting import until
-from world import IMAGE, Program
+from runner import Cases
+from world import IMAGE
 
 MIB = 1 << 20
 

@@ -36,7 +36,7 @@ def pods_of_containers(side):
 
 @case()
 def containers_have_a_root_and_processes_of_their_own(side):
-    answers = {}
+    answers: dict[object, object] = {}
     for count, pod, containers in pods_of_containers(side):
         script = "until [ -e /mark ]; do sleep 0.02; done; cat /mark; cat /proc/1/cmdline | tr '\\0' ' '; ps | grep -c 127.0.0.1[:]800; ls /"
         answers[count] = [one.sh(script) for one in containers]
@@ -200,7 +200,7 @@ def a_container_out_of_memory_takes_no_other_along(side):
         volume.mkdir()
         one = pod.launch(name, script, memory_mib=mib, mounts=[{"container_path": "/v", "host_path": str(volume)}])
         (volume / "begin").touch()
-        until("its reason", lambda one=one: one.status()["reason"] == "OOMKilled")
+        until("its reason", lambda: one.status()["reason"] == "OOMKilled")
         (volume / "end").touch()
         answers[name] = one.ending()
     if side.runtime == "dormouse":

@@ -172,8 +172,8 @@ class Kube(Engine):
     def remains(self):
         own = str(self.dir)
         left = [f"process {pid}: {line[:80]}" for pid, line in command_lines()
-                if "containerd-shim" in line[:200] and str(self.address) in line
-                or "dormouse" in line[:200] and f"{own}/state" in line]
+                if ("containerd-shim" in line[:200] and str(self.address) in line)
+                or ("dormouse" in line[:200] and f"{own}/state" in line)]
         left += [f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()
                  if f"{own}/state" in line.split()[4]]
         left += [f"bundle {path}" for path in (self.dir / "state").glob(f"io.containerd.runtime.v2.task/{self.namespace}/*")]

@@ -38,11 +38,12 @@ def difference(runc, dormouse):
 class Runner:
     """The runner of one engine's cases. `name` and `doc` are the program's. An engine's own runner says the rest."""
 
-    name, doc, cases = "", "", ()
+    name, doc = "", ""
+    cases: list = []
     # Options of its own with a value, which is the name of a program: their defaults.
-    values = {}
+    values: dict[str, str] = {}
     # Programs that have to be there.
-    needs = ()
+    needs: tuple[str, ...] = ()
 
     def make_engine(self, options):
         """The engine, which answers."""

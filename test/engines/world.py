@@ -9,11 +9,10 @@ import signal
 import subprocess
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 
 from lib.command import finish
-from lib.outcome import Failure, Skip, check
+from lib.outcome import Skip, check
 from lib.tree import SEARCH, binaries
 from lib.waiting import until
 
@@ -30,8 +29,8 @@ def image_tar(path, name=IMAGE, command=("/bin/sh",), programs=(), files=()):
     busybox = next((place for place in ("/bin/busybox", "/usr/bin/busybox") if Path(place).exists()), None)
     if not busybox:
         raise Skip("busybox is not installed")
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
         def add(file, data=None, mode=0o755, link=None, kind=None):
             info = tarfile.TarInfo(file)
             info.mode, info.type = mode, kind or (tarfile.SYMTYPE if link else tarfile.REGTYPE)
@@ -51,7 +50,7 @@ def image_tar(path, name=IMAGE, command=("/bin/sh",), programs=(), files=()):
         tar.dereference = True
         for source, place in files:
             tar.add(source, place, filter=lambda info: None if UNNEEDED.search(info.name) else info)
-    layer = layer.getvalue()
+    layer = packed.getvalue()
     digest = hashlib.sha256(layer).hexdigest()
     config = json.dumps({
         "architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"], "Cmd": list(command)},
@@ -187,8 +186,8 @@ disabled_plugins = {json.dumps(disabled)}
     def remains(self):
         """What of this engine's containers is left on the host."""
         left = [f"process {pid}: {line[:80]}" for pid, line in command_lines()
-                if "containerd-shim" in line[:200] and str(self.address) in line
-                or "dormouse" in line[:200] and f"{self.dir}/state" in line]
+                if ("containerd-shim" in line[:200] and str(self.address) in line)
+                or ("dormouse" in line[:200] and f"{self.dir}/state" in line)]
         left += [f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()
                  if f"{self.dir}/state" in line.split()[4]]
         left += [f"state {path}" for path in (self.state_root / self.namespace).glob("*")

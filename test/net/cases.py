@@ -2,7 +2,6 @@
 import json
 import os
 import re
-import subprocess
 import time
 from pathlib import Path
 
@@ -116,7 +115,7 @@ def same_file(original, copy):
 @case("curl", "nginx")
 def curl_to_inside(side):
     """A large file comes whole from a server in the sandbox."""
-    path, digest = side.file("large", 1024 * MB if side.full else 100 * MB)
+    path, _ = side.file("large", 1024 * MB if side.full else 100 * MB)
     port = start_nginx(side, path.parent)
     copy = side.dir / "copy"
     side.run_outside("curl", "-sS", "-f", "-o", copy, f"http://127.0.0.1:{port}/{path.name}", timeout=300)
@@ -379,7 +378,6 @@ CHANGING = re.compile(r"valid_lft \S+ preferred_lft \S+|used \S+|\b[RT]X.*(\n.*)
 
 
 def same_inside_and_outside(side, *words):
-    words = [str(word) for word in words]
     ours, theirs = side.run_outside(*words), side.run(*words)
     # Linux keeps addresses in a hash table, and shows them in its order.
     ours, theirs = (sorted(CHANGING.sub("", text).splitlines()) for text in (ours, theirs))

@@ -83,7 +83,7 @@ def many_connections(port, count, timeout=90):
     end = time.monotonic() + timeout
     held = []
     try:
-        for number in range(count):
+        for _ in range(count):
             held.append(socket.create_connection((HOST, port), timeout=10))
         for number, connection in enumerate(held):
             connection.sendall(struct.pack("!I", number))

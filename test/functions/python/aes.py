@@ -40,7 +40,7 @@ def round_keys(key):
             word[0] ^= constant
             constant = DOUBLE[constant]
         words.append([a ^ b for a, b in zip(words[at - 4], word)])
-    return [sum(words[at:at + 4], []) for at in range(0, 44, 4)]
+    return [[byte for word in words[at:at + 4] for byte in word] for at in range(0, 44, 4)]
 
 
 def mixed(column):

@@ -1,5 +1,7 @@
 """Frames of a film in color: to gray, and how much changes from each to the next."""
 
+import itertools
+
 import numpy
 from serve import serve
 
@@ -13,7 +15,7 @@ def frame(seed, at):
 
 def answer(seed):
     grays = [frame(seed, at) @ numpy.array([77, 150, 29]) >> 8 for at in range(4 + seed % 5)]
-    changed = [int((abs(after - before) > 16).sum()) for before, after in zip(grays, grays[1:])]
+    changed = [int((abs(after - before) > 16).sum()) for before, after in itertools.pairwise(grays)]
     return {"frames": len(grays), "changed": changed, "light": int(sum(gray.sum() for gray in grays))}
 
 

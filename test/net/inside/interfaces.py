@@ -35,7 +35,7 @@ while entry:
 
 for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
     asker = socket.socket(family)
-    for index, name in socket.if_nameindex():
+    for _, name in socket.if_nameindex():
         for request in (FLAGS, ADDRESS, NETMASK, MTU, HARDWARE, INDEX):
             try:
                 answer = fcntl.ioctl(asker, request, struct.pack("16s24x", name.encode()))
