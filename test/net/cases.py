@@ -381,10 +381,10 @@ def same_inside_and_outside(side, *words):
     ours, theirs = side.run_outside(*words), side.run(*words)
     # Linux keeps addresses in a hash table, and shows them in its order.
     ours, theirs = (sorted(CHANGING.sub("", text).splitlines()) for text in (ours, theirs))
-    check(ours, f"{' '.join(words)} says nothing")
+    check(ours, f"{' '.join(map(str, words))} says nothing")
     for our, their in zip(ours, theirs):
-        check(our == their, f"{' '.join(words)} says {their!r} instead of {our!r}")
-    check(len(ours) == len(theirs), f"{' '.join(words)} says {len(theirs)} lines instead of {len(ours)}")
+        check(our == their, f"{' '.join(map(str, words))} says {their!r} instead of {our!r}")
+    check(len(ours) == len(theirs), f"{' '.join(map(str, words))} says {len(theirs)} lines instead of {len(ours)}")
 
 
 @case("ip", sides=("sandbox",))
