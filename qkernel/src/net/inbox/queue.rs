@@ -1,4 +1,4 @@
-//! What an inbox holds: bytes, and a record for each message or run of bytes.
+//! The content of an inbox: bytes, and a record for each message or run of bytes.
 
 use alloc::collections::VecDeque;
 
