@@ -20,6 +20,7 @@ mod pods_attacked;
 mod pods_cpu;
 mod pods_memory;
 mod pods_time;
+mod pods_volumes;
 mod probes;
 mod process;
 #[path = "../random/mod.rs"]
