@@ -69,10 +69,10 @@ pub(super) struct Progress {
     pub limits: Option<(u64, Result<(), String>)>,
     /// The list of a container's processes, for those who wait for it.
     pub processes: Option<(ContainerId, String)>,
-    /// What a container uses, for those who wait for the answer to the request with this number.
+    /// The usage of a container, for those who wait for the answer to the request with this number.
     pub usage: Option<(u64, String)>,
     pub usage_asked: u64,
-    /// What keeps it awake, and what woke it last.
+    /// The reasons why the sandbox is awake, and the last wake event.
     pub reasons: Reasons,
     /// Whom the wake is for that is under way.
     pub visitor: Option<Who>,
