@@ -1,7 +1,7 @@
 //! What holds in every world, and once nothing is left to be done.
 
 use qkernel::hibernate::state_machine::{Goal, State};
-use runtime::supervisor::state_machine::Place;
+use runtime::supervisor::state_machine::KernelState;
 
 use super::{Asked, World};
 
@@ -20,10 +20,10 @@ impl World {
     /// The invariant that is broken although nothing is left to be done.
     pub fn broken_when_quiet(&self) -> Option<&'static str> {
         let state = self.kernel.state();
-        let place = match state {
-            State::Running => Place::Running,
-            State::Paused => Place::Paused,
-            State::Hibernated => Place::Hibernated,
+        let kernel_state = match state {
+            State::Running => KernelState::Running,
+            State::Paused => KernelState::Paused,
+            State::Hibernated => KernelState::Hibernated,
             _ => return Some("a CPU was to go on, and does not"),
         };
         if matches!(self.kernel.goal(), Goal::Hibernate(_)) {
@@ -50,7 +50,7 @@ impl World {
         if self.supervisor.is_held() && !self.supervisor.is_down() {
             return Some("what is held goes on");
         }
-        if self.supervisor.place() != place {
+        if self.supervisor.kernel_state() != kernel_state {
             return Some("the supervisor takes the sandbox to be where it is not");
         }
         if self.supervisor.wants_down() != (self.asked != Asked::Run) {

@@ -118,7 +118,7 @@ pub enum Step {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct World {
     kernel: kernel::Machine,
-    supervisor: supervisor::Machine,
+    supervisor: supervisor::StateMachine,
     /// Its first process runs, and it can hibernate.
     can_hibernate: bool,
     queue: Vec<Event>,
@@ -149,7 +149,7 @@ impl World {
     pub fn new(can_hibernate: bool, budget: Budget) -> Self {
         Self {
             kernel: kernel::Machine::new(),
-            supervisor: supervisor::Machine::default(),
+            supervisor: supervisor::StateMachine::default(),
             can_hibernate,
             queue: Vec::new(),
             cpus: [const { Vec::new() }; CPUS],

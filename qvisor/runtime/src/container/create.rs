@@ -20,7 +20,7 @@ use crate::cgroup::{self, Cgroups};
 use crate::control::{self, Order, Report};
 use crate::hooks;
 use crate::keeper::{self, KeeperPlan};
-use crate::oci::{self, Container};
+use crate::oci::{self, ContainerSpec};
 use crate::orders::LimitsRecord;
 use crate::preserved::Preserved;
 use crate::resources::Resources;
@@ -187,7 +187,7 @@ fn sandbox_plan(
 }
 
 /// The state of a container whose creation has begun.
-fn creating(id: &str, container: &Container) -> OciState {
+fn creating(id: &str, container: &ContainerSpec) -> OciState {
     OciState {
         oci_version: OCI_VERSION.into(),
         id: id.into(),
@@ -219,7 +219,7 @@ impl Creation {
         &mut self,
         options: &CreateOptions,
         preserved: Preserved,
-        container: Container,
+        container: ContainerSpec,
         settings: Settings,
         platform: Platform,
         pod: Membership,
@@ -299,7 +299,7 @@ impl Creation {
     }
 
     /// Writes what `exec` gives its processes, and the limits that `update` begins with.
-    fn save_process(&self, container: &Container, record: &Record, cpus: u32) -> Result<(), Failed> {
+    fn save_process(&self, container: &ContainerSpec, record: &Record, cpus: u32) -> Result<(), Failed> {
         let Some(claim) = &self.claim else { return Ok(()) };
         let process = container.boot.process_records();
         claim.write_process(&process).map_err(|error| ("writing its process", error))?;
@@ -322,7 +322,7 @@ impl Creation {
     fn console(
         &self,
         options: &CreateOptions,
-        container: &Container,
+        container: &ContainerSpec,
     ) -> Result<Option<OwnedFd>, ContainerError> {
         let Some(path) = &options.console_socket else { return Ok(None) };
         let failed = |error: io::Error| ContainerError::Terminal {

@@ -10,7 +10,7 @@ use vmm::leash::Leash;
 use super::containers::{ContainerId, Containers, Rest};
 use super::journal::{Readers, Transition, now_us};
 use super::stage::{Cause, Stage, TIMER};
-use super::state_machine::{Machine, Rise};
+use super::state_machine::{Rise, StateMachine};
 use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::reasons::{KeptAwake, Reasons, Who, WokenBy};
@@ -48,7 +48,7 @@ impl News {
 pub(super) struct Progress {
     pub containers: Containers,
     /// Its present and its wanted state.
-    pub machine: Machine,
+    pub machine: StateMachine,
     /// Figures of the last wake.
     pub woken: Woken,
     pub cycles: Cycles,
@@ -84,7 +84,7 @@ impl Progress {
     pub(super) fn new(leash: Option<Arc<Leash>>) -> Self {
         Self {
             containers: Containers::new(leash),
-            machine: Machine::default(),
+            machine: StateMachine::default(),
             woken: Woken::default(),
             cycles: Cycles::default(),
             timer: None,

@@ -22,7 +22,7 @@ use super::containers::ContainerId;
 use super::peers::{Asked, Attached, Peers};
 use super::progress::{News, Progress, poll_timeout};
 use super::stage::{Cause, Stage};
-use super::state_machine::{HIBERNATE_PATIENCE, Input, Place};
+use super::state_machine::{HIBERNATE_PATIENCE, Input, KernelState};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
 use crate::control::{self, Answer, ExecLine, Order, PATIENCE, Report, refuse};
 use crate::status::Status;
@@ -356,8 +356,11 @@ impl Supervisor {
         let is_busy = self.sandbox().is_some_and(|sandbox| sandbox.cpus.busy() > 0);
         let progress = self.lock();
         let state = progress.sandbox_state();
-        let state =
-            if is_busy && progress.machine.place() == Place::Running { state.when_busy() } else { state };
+        let state = if is_busy && progress.machine.kernel_state() == KernelState::Running {
+            state.when_busy()
+        } else {
+            state
+        };
         Answer {
             sandbox_state: progress.is_running().then_some(state),
             hibernate_error: progress.failure.clone(),

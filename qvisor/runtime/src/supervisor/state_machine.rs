@@ -1,10 +1,10 @@
 //! The states of a sandbox as its supervisor sees them, and every transition between them.
 //!
-//! A [`Machine`] is a value: it takes an [`Input`], changes its state, and says which [`Action`]s are to be carried out.
+//! A [`StateMachine`] is a value: it takes an [`Input`], changes its state, and says which [`Action`]s are to be carried out.
 //! It calls nobody and reads no clock, so `test/tests/hibernation_model.rs` can run it against the kernel's own
 //! (`qkernel::hibernate::state_machine`) and try all orders of inputs.
 //!
-//! Two things make up what it knows: where the sandbox is, as the kernel has last said ([`Place`]), and what is wanted of
+//! Two things make up what it knows: the sandbox's state, as the kernel has last said ([`KernelState`]), and what is wanted of
 //! it ([`Course`]). Requests to the kernel carry growing numbers. Reports carry the number of the request that they
 //! answer, and may overtake one another: one with a smaller number than the last is out of date.
 
@@ -20,7 +20,7 @@ pub const HIBERNATE_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The sandbox's state, as the kernel last reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum KernelState {
     Running,
     Paused,
     /// Its memory is in its home.
@@ -147,8 +147,8 @@ pub enum Action {
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Machine {
-    place: Place,
+pub struct StateMachine {
+    kernel_state: KernelState,
     course: Course,
     down_cause: Cause,
     /// It was paused by `pause`, and only who says so makes it go on.
@@ -161,10 +161,10 @@ pub struct Machine {
     answered: u64,
 }
 
-impl Default for Machine {
+impl Default for StateMachine {
     fn default() -> Self {
         Self {
-            place: Place::Running,
+            kernel_state: KernelState::Running,
             course: Course::Up,
             down_cause: Cause::Order,
             is_held: false,
@@ -175,13 +175,13 @@ impl Default for Machine {
     }
 }
 
-impl Machine {
-    pub fn place(&self) -> Place {
-        self.place
+impl StateMachine {
+    pub fn kernel_state(&self) -> KernelState {
+        self.kernel_state
     }
 
     pub fn is_hibernated(&self) -> bool {
-        self.place == Place::Hibernated
+        self.kernel_state == KernelState::Hibernated
     }
 
     /// Whether it is to be hibernated, or paused where it cannot be.
@@ -201,13 +201,13 @@ impl Machine {
 
     /// Whether it is down, as is wanted, and nothing is under way.
     pub fn is_down(&self) -> bool {
-        self.course == Course::Down && self.place != Place::Running
+        self.course == Course::Down && self.kernel_state != KernelState::Running
     }
 
     /// Whether somebody has paused it, and nothing is under way. A pause on the way to a hibernation, or from one that a wake has
     /// called off, is the kernel's own affair: nobody has asked for it, and it passes by itself.
     pub fn is_at_rest_by_order(&self) -> bool {
-        self.is_down() && (self.is_held || self.place == Place::Paused)
+        self.is_down() && (self.is_held || self.kernel_state == KernelState::Paused)
     }
 
     /// Whether it is hibernated, as is wanted, nothing is under way, and whatever comes wakes it.
@@ -324,7 +324,7 @@ impl Machine {
             self.awake_as = SandboxState::WokenUp;
         }
         if has_come_back || !self.is_hibernated() {
-            self.place = Place::Paused;
+            self.kernel_state = KernelState::Paused;
         }
         self.answered = of;
         if let Course::Falling { fall, overtaken } = self.course
@@ -340,8 +340,8 @@ impl Machine {
         match self.course {
             Course::Falling { fall, .. } if of >= fall.request => {
                 // Its tasks go on in a moment; who hears of the failure sees it run.
-                if self.place == Place::Paused && of >= self.answered {
-                    self.place = Place::Running;
+                if self.kernel_state == KernelState::Paused && of >= self.answered {
+                    self.kernel_state = KernelState::Running;
                 }
                 self.course = Course::Up;
                 let todo = if self.is_held { self.stay_paused() } else { vec![] };
@@ -422,14 +422,14 @@ impl Machine {
             // It was told once more, by somebody who came before a wake did, and there was nothing left to do.
             return vec![Action::SleptAlready];
         }
-        self.place = Place::Hibernated;
+        self.kernel_state = KernelState::Hibernated;
         vec![Action::Slept { from, since }]
     }
 
     fn has_resumed(&mut self, of: u64, now: Instant) -> Vec<Action> {
         self.answered = of;
         let was_hibernated = self.is_hibernated();
-        self.place = Place::Running;
+        self.kernel_state = KernelState::Running;
         let rise = match self.course {
             Course::Rising(rise) if rise.is_answered_by(of) => {
                 self.course = Course::Up;
