@@ -1,6 +1,7 @@
 //! Bundles from outside: every behaviour that is Linux's is also asked of `runc`, where it is installed.
 //!
-//! They need root (namespaces, mounts, control groups), and are skipped without.
+//! They need root (namespaces, mounts, control groups), and are skipped without. Those marked `#[serial(mounts)]` come one by one:
+//! runc's tests of mounts and hooks disturb one another less so on a busy host.
 
 mod bad;
 mod cgroup_view;

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::exec::receive_console;
 use super::mounts::{SharedMount, mount};
-use super::world::{World, assert_ended, dormouse, lives, one_at_a_time, signal, status_of, wait_for};
+use super::world::{World, assert_ended, dormouse, lives, signal, status_of, wait_for};
 
 /// A pod, whose first container runs.
 pub fn pod(test: impl Fn(&mut World)) {

@@ -9,10 +9,11 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
+use serial_test::serial;
 
 use super::mounts::{SharedMount, mount};
 use super::pods::{exec, output_of, pod, spawn};
-use super::world::{World, one_at_a_time, wait_for};
+use super::world::{World, wait_for};
 
 /// Reads the standard output of a process line by line: each call of the result waits for the next line, at most 60
 /// seconds.
@@ -35,9 +36,9 @@ fn with_volume(first: &World, volume: &Path, option: &str) -> World {
 }
 
 #[test]
+#[serial(mounts)]
 fn mounts_that_the_host_makes_later_are_seen_by_further_containers_that_ask() {
     pod(|first| {
-        let _one = one_at_a_time();
         let data = SharedMount::new(first.dir.join("data"));
         let later = data.0.join("later");
         fs::create_dir(&later).unwrap();
