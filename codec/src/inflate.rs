@@ -96,24 +96,31 @@ impl Tables {
             }
             // 56 bits were ready; a length takes 20 of them, a distance 28.
             let len = value(input, entry);
-            let mut entry = self.distances.first(input.peek());
-            if entry & SPECIAL != 0 {
-                if !matches!(special(entry), Special::Link) {
-                    return Err(Corrupt("a distance has no meaning"));
-                }
-                input.consume(entry);
-                entry = self.distances.second(entry, input.peek());
-                if entry & SPECIAL != 0 {
-                    return Err(Corrupt("a distance has no meaning"));
-                }
-            }
-            let distance = value(input, entry);
-            if distance > at {
-                return Err(Corrupt("a distance goes back beyond the beginning"));
-            }
+            let distance = self.distance(input, at)?;
             window.repeat(at, distance, len);
             at += len;
         }
+    }
+
+    /// Reads the distance behind a length. The window is filled up to `at`.
+    #[inline(always)]
+    fn distance(&self, input: &mut BitReader, at: usize) -> Result<usize, Corrupt> {
+        let mut entry = self.distances.first(input.peek());
+        if entry & SPECIAL != 0 {
+            if !matches!(special(entry), Special::Link) {
+                return Err(Corrupt("a distance has no meaning"));
+            }
+            input.consume(entry);
+            entry = self.distances.second(entry, input.peek());
+            if entry & SPECIAL != 0 {
+                return Err(Corrupt("a distance has no meaning"));
+            }
+        }
+        let distance = value(input, entry);
+        if distance > at {
+            return Err(Corrupt("a distance goes back beyond the beginning"));
+        }
+        Ok(distance)
     }
 }
 

@@ -82,7 +82,7 @@ fn run_idle(idle: Arc<Task>) -> ! {
         if sched::run_others() {
             continue;
         }
-        if sigio::help() {
+        if sigio::delivery::help() {
             continue;
         }
         working_set::help();

@@ -87,7 +87,7 @@ pub const FAMILIES: &[Family] = &[
         "pages",
         Bound::Counted,
         "pages of a range that is protected, locked, looked at, moved or given back",
-        "mm/pagetable.rs, mm/map.rs, mm/advice.rs, mm/aspace.rs, platform/systrap.rs",
+        "mm/pagetable.rs, mm/map.rs, mm/remap.rs, mm/advice.rs, mm/aspace.rs, platform/systrap.rs",
     ),
     family("end", Bound::Pieces, "pages of a process that ends or runs a program: 32,768", "mm/aspace.rs"),
     family(
@@ -100,9 +100,9 @@ pub const FAMILIES: &[Family] = &[
         "descriptors",
         Bound::Counted,
         "descriptors of a process, 1,048,576, that are copied, polled or closed",
-        "fs/file.rs, syscall/poll, syscall/dup.rs",
+        "fs/file/table.rs, syscall/poll, syscall/dup.rs",
     ),
-    family("epoll", Bound::Counted, "files in an epoll set, as many as there are descriptors", "fs/epoll.rs"),
+    family("epoll", Bound::Counted, "files in an epoll set, as many as there are descriptors", "fs/epoll"),
     family(
         "locks",
         Bound::Counted,
@@ -127,7 +127,7 @@ pub const FAMILIES: &[Family] = &[
         "sockets",
         Bound::Counted,
         "sockets of a sandbox, messages in a queue, and ports of a range, 65,535",
-        "proc/net_tables.rs, net/inbox.rs, net/inet/local_ports.rs, hibernate/facts.rs, hibernate/awaited.rs",
+        "proc/net_tables.rs, net/inbox, net/inet/local_ports.rs, hibernate/facts.rs, hibernate/awaited.rs",
     ),
     family(
         "semaphores",
@@ -157,7 +157,7 @@ pub const FAMILIES: &[Family] = &[
         "arguments",
         Bound::Short,
         "arguments of a program, a quarter of the stack's limit",
-        "task/exec.rs",
+        "task/exec.rs, task/exec/initial_stack.rs",
     ),
 ];
 

@@ -151,6 +151,7 @@ impl Spec {
         spec
     }
 
+    /// Takes a record that says what the container's first process is, and what it finds. `None`: the record is malformed.
     fn take(&mut self, tag: u32, data: &[u8]) -> Option<()> {
         match tag {
             ab::TAG_ARG => self.args.push(data.to_vec()),
@@ -189,6 +190,14 @@ impl Spec {
                 let word = u64::from(u32_at(data, 0)?);
                 self.winsize = Some((low16(word), low16(word >> 16)));
             }
+            _ => return self.take_setting(tag, data),
+        }
+        Some(())
+    }
+
+    /// Takes a record of the container's spaces, limits and settings, or of the sandbox's.
+    fn take_setting(&mut self, tag: u32, data: &[u8]) -> Option<()> {
+        match tag {
             ab::TAG_CONTAINER => self.container = u64_at(data, 0)?,
             ab::TAG_PID_SPACE => self.pid_space = Some(u64_at(data, 0)?),
             ab::TAG_IPC_SPACE => self.ipc_space = Some(u64_at(data, 0)?),

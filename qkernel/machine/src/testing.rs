@@ -173,6 +173,20 @@ fn socket() -> i64 {
     take.map_or(-ENOSYS, u64::cast_signed)
 }
 
+/// `CLOCK`: each look at it takes a little time.
+fn clocks() -> HostClocks {
+    let now = CLOCK_NS.fetch_add(LOOK_NS, Ordering::Relaxed);
+    HostClocks { monotonic_ns: now, realtime_ns: now + (1 << 60), boottime_ns: now }
+}
+
+/// `AS_RUN`: the test's host runs user code.
+fn run_user(state: &mut RunState) -> i64 {
+    if let Some(host) = HOST.get() {
+        (host.run_user)(state);
+    }
+    DONE
+}
+
 fn answer(number: u32, args: &[u64; 6]) -> i64 {
     match number {
         hc::LOG => {
@@ -184,10 +198,8 @@ fn answer(number: u32, args: &[u64; 6]) -> i64 {
         hc::PANIC => panic!("the kernel gives up: {}", text(args[0], args[1])),
         hc::EXIT => panic!("the kernel ends the sandbox: {:#x}", args[0]),
         hc::CLOCK => {
-            let now = CLOCK_NS.fetch_add(LOOK_NS, Ordering::Relaxed);
-            let clocks = HostClocks { monotonic_ns: now, realtime_ns: now + (1 << 60), boottime_ns: now };
             // SAFETY: the kernel passes the place for them.
-            unsafe { at::<HostClocks>(args[0]).write(clocks) };
+            unsafe { at::<HostClocks>(args[0]).write(clocks()) };
             DONE
         }
         hc::RANDOM => {
@@ -205,11 +217,7 @@ fn answer(number: u32, args: &[u64; 6]) -> i64 {
         hc::AS_CREATE => NEXT_STUB.fetch_add(1, Ordering::Relaxed).cast_signed(),
         hc::AS_RUN => {
             // SAFETY: the kernel passes the state of the task that it runs, and lends it for the call.
-            let state = unsafe { &mut *(args[1] as *mut RunState) };
-            if let Some(host) = HOST.get() {
-                (host.run_user)(state);
-            }
-            DONE
+            run_user(unsafe { &mut *(args[1] as *mut RunState) })
         }
         hc::AS_DESTROY | hc::AS_SYNC | hc::AS_SAVE_FPU | hc::KICK | hc::YIELD | hc::SET_DEADLINE => DONE,
         hc::HIBERNATED => {

@@ -30,7 +30,7 @@ pub fn block_on<R>(
         return first;
     }
     // What it has done so far is told before it sleeps.
-    sigio::deliver();
+    sigio::delivery::deliver();
     let task = sched::current();
     let mut table = PollTable::new(Waker::Task(task.clone()), events);
     file.ops.poll_for(file, Some(&mut table), events);

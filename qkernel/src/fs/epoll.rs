@@ -8,6 +8,8 @@
 //! Locks: a file's queue, then a ready list, then the queues of the set's own waiters, and so on outwards; sets don't
 //! contain themselves, so this ends.
 
+mod item;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -22,11 +24,11 @@ use crate::fs::file::{File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
 use crate::fs::{anon, host_poll};
+use item::{Item, Ready};
 use machine::errno::{Errno, Result};
 use machine::mm::{UserAddr, account};
 use machine::sched;
-use machine::sched::wait::PollEvents;
-use machine::sched::wait::{Readers, WaitQueue, Wake, Waker};
+use machine::sched::wait::{PollEvents, WaitQueue, Waker};
 use machine::sched::work;
 use machine::sync::{Mutex, Rank, SpinLock};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -46,132 +48,8 @@ const ITEM_BYTES: u64 = 1024;
 /// Most events that one call reports when kernel memory is short; the next call reports the rest.
 const EVENTS_MAX_SHORT: usize = 8192;
 
-/// The ready list, and the tasks that wait for it.
-struct Ready {
-    list: SpinLock<VecDeque<Arc<Item>>>,
-    /// Tasks in `epoll_wait(2)`: one event wakes one of them.
-    waiters: WaitQueue,
-    /// Tasks that poll the set itself.
-    pollers: Arc<WaitQueue>,
-}
-
-impl Ready {
-    fn is_empty(&self) -> bool {
-        self.list.lock().is_empty()
-    }
-
-    /// Puts an item on the list unless it is there.
-    fn push(&self, item: &Arc<Item>) -> bool {
-        if item.listed.swap(true, Ordering::AcqRel) {
-            return false;
-        }
-        self.list.lock().push_back(item.clone());
-        true
-    }
-
-    fn pop(&self) -> Option<Arc<Item>> {
-        let item = self.list.lock().pop_front()?;
-        // A waker that saw the item listed changed the file's state before that; the look that follows sees the change.
-        item.listed.swap(false, Ordering::AcqRel);
-        Some(item)
-    }
-
-    /// Makes room for `items` at once: items are put on the list where no allocation may fail.
-    fn reserve(&self, items: usize) -> Result<()> {
-        let mut list = self.list.lock();
-        let more = items.saturating_sub(list.len());
-        if items > list.capacity() {
-            account::check(2 * items * size_of::<Arc<Item>>())?;
-            list.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
-        }
-        Ok(())
-    }
-
-    /// Takes removed items off the list.
-    fn purge(&self) {
-        let mut gone = Vec::new();
-        let mut list = self.list.lock();
-        list.retain(|item| {
-            let removed = item.removed.load(Ordering::Acquire);
-            if removed {
-                gone.push(item.clone());
-            }
-            !removed
-        });
-        drop(list);
-    }
-
-    fn announce(&self) {
-        self.waiters.wake_one();
-        self.pollers.wake(PollEvents::READABLE);
-    }
-}
-
 /// Events that are reported whether or not they were asked for.
 const ALWAYS: u32 = PollEvents::ERR.union(PollEvents::HUP).bits();
-
-/// A file in a set.
-struct Item {
-    me: Weak<Item>,
-    file: Weak<File>,
-    /// The file's id and the descriptor it was added by.
-    key: (u64, i32),
-    ready: Arc<Ready>,
-    events: AtomicU32,
-    data: SpinLock<u64>,
-    /// On the ready list.
-    listed: AtomicBool,
-    /// Out of the set.
-    removed: AtomicBool,
-    /// Registrations with the file's queues.
-    table: SpinLock<Option<PollTable>>,
-}
-
-impl Wake for Item {
-    fn wake(&self, events: PollEvents) {
-        if self.removed.load(Ordering::Acquire) || !self.interest().intersects(events) {
-            return;
-        }
-        // The queue that calls holds the item, so this isn't the last reference.
-        if let Some(me) = self.me.upgrade()
-            && self.ready.push(&me)
-        {
-            self.ready.announce();
-        }
-    }
-
-    fn add_readers(&self, readers: &mut Readers) {
-        if !self.removed.load(Ordering::Acquire) && self.interest().intersects(PollEvents::READABLE) {
-            self.ready.waiters.add_readers(readers, false);
-            self.ready.pollers.add_readers(readers, false);
-        }
-    }
-}
-
-impl Item {
-    /// The events it reports; none while a one-shot item is spent.
-    fn interest(&self) -> PollEvents {
-        let events = self.events.load(Ordering::Acquire);
-        if events & !HOW == 0 {
-            return PollEvents::empty();
-        }
-        PollEvents::from_bits_truncate(events)
-    }
-
-    /// The events that hold now; `None` when the file is closed.
-    fn look(&self) -> Option<PollEvents> {
-        let file = self.file.upgrade()?;
-        let interest = self.interest();
-        Some(file.ops.poll_for(&file, None, interest) & interest)
-    }
-
-    /// Ends the membership.
-    fn remove(&self) {
-        self.removed.store(true, Ordering::Release);
-        let table = self.table.lock().take();
-        drop(table);
-    }
-}
 
 type Items = BTreeMap<(u64, i32), Arc<Item>>;
 

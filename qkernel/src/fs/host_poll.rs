@@ -90,7 +90,7 @@ pub fn ready(token: u64, events: i64, round: u64) -> Told {
     if let Some(edges) = &edges {
         edges.changed(events, round);
     }
-    sigio::deliver_events();
+    sigio::delivery::deliver_events();
     let Some(edges) = edges else { return Told { is_socket: false, for_any: false, counts: true } };
     Told { is_socket: true, for_any: events.intersects(PollEvents::IN | always), counts: edges.counts() }
 }

@@ -5,7 +5,8 @@ use alloc::sync::Arc;
 use core::any::Any;
 
 use crate::fs::dentry::Dentry;
-use crate::fs::file::{At, File, FileOps, OpenFlags, Whence, limit_write};
+use crate::fs::file::position::limit_write;
+use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::{AttrChange, S_IFREG, SetTime};
 use crate::fs::inode::{Inode, Stat};
 use crate::fs::mount::{Limits, Mount};

@@ -6,7 +6,7 @@ use core::any::Any;
 
 use abi::boot::{STREAM_READABLE, STREAM_WRITABLE};
 
-use crate::fs::file::seek_in_file;
+use crate::fs::file::position::seek_in_file;
 use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::host_poll;
 use crate::fs::hostfs_stat;

@@ -188,7 +188,7 @@ fn run_checked(trace: Option<fn(&str)>, sequence: impl FnOnce()) {
 fn run_all() {
     loop {
         thread::handle_pending();
-        if !sched::run_others() && !sigio::help() {
+        if !sched::run_others() && !sigio::delivery::help() {
             return;
         }
     }

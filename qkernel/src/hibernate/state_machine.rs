@@ -238,40 +238,66 @@ impl Machine {
     /// Takes what happened; result: what is to be done about it.
     pub fn step(&mut self, input: Input) -> Actions {
         let mut todo = Actions::default();
-        match (self.state, self.goal, input) {
-            // Requests. The last one wins.
-            (_, _, Input::Pause(request)) => self.take(request, Goal::Pause, Manner::default(), &mut todo),
-            (_, _, Input::Hold(request)) => self.take(request, Goal::Pause, Manner::HELD, &mut todo),
-            (_, _, Input::Resume { request, serves }) => {
-                self.take(request, Goal::Run, Manner { serves, ..Manner::default() }, &mut todo);
+        match input {
+            Input::Pause(_) | Input::Hold(_) | Input::Resume { .. } | Input::Hibernate(_) => {
+                self.request(input, &mut todo);
             }
-            (_, Goal::Hibernate(order), Input::Hibernate(again)) if again.request == order.request => {
+            Input::Withdraw(request) => self.withdraw(request, &mut todo),
+            Input::WakeEvent(by) => self.note_wake_event(by),
+            Input::CalledOut(_) | Input::Frozen | Input::NotFrozen { .. } => self.descend(input, &mut todo),
+            Input::Stored | Input::NotStored { .. } | Input::Told(_) => self.finish_descent(input, &mut todo),
+            Input::BroughtBack { streams } => self.ascend(streams, &mut todo),
+            Input::Streamed => self.is_streaming = false,
+        }
+        self.approach(&mut todo);
+        todo
+    }
+
+    /// Requests. The last one wins.
+    fn request(&mut self, input: Input, todo: &mut Actions) {
+        match (self.goal, input) {
+            (_, Input::Pause(request)) => self.take(request, Goal::Pause, Manner::default(), todo),
+            (_, Input::Hold(request)) => self.take(request, Goal::Pause, Manner::HELD, todo),
+            (_, Input::Resume { request, serves }) => {
+                self.take(request, Goal::Run, Manner { serves, ..Manner::default() }, todo);
+            }
+            (Goal::Hibernate(order), Input::Hibernate(again)) if again.request == order.request => {
                 let is_hastened = order.is_hastened || again.is_hastened;
                 self.goal = Goal::Hibernate(Order { is_hastened, ..order });
             }
-            (_, _, Input::Hibernate(order)) => {
+            (_, Input::Hibernate(order)) => {
                 let manner = Manner { is_held: order.is_held, ..Manner::default() };
-                self.take(order.request, Goal::Hibernate(order), manner, &mut todo);
+                self.take(order.request, Goal::Hibernate(order), manner, todo);
             }
+            _ => {}
+        }
+    }
 
-            // One that was asked for because nothing came. On its way down it is what came that ends the sleep.
-            (State::Running, Goal::Hibernate(order), Input::Withdraw(request))
-                if order.request == request && !order.is_held =>
-            {
-                self.fail(request, Outcome::Cancelled, &mut todo);
-            }
+    /// A request that was made because nothing came is taken back. On its way down it is what came that ends the sleep.
+    fn withdraw(&mut self, request: i64, todo: &mut Actions) {
+        if let (State::Running, Goal::Hibernate(order)) = (self.state, self.goal)
+            && order.request == request
+            && !order.is_held
+        {
+            self.fail(request, Outcome::Cancelled, todo);
+        }
+    }
 
-            (_, _, Input::WakeEvent(_)) if self.is_held => {}
+    /// Keeps a wake event. To a sandbox that is held, in a mere pause, and while the sandbox runs or is woken, it means nothing.
+    fn note_wake_event(&mut self, by: u64) {
+        if self.is_held {
+            return;
+        }
+        match (self.state, self.goal) {
+            (State::Hibernating(_) | State::Answering(_) | State::Hibernated, Goal::Pause)
+            | (_, Goal::Hibernate(_)) => self.wake_event = Some(by),
+            _ => {}
+        }
+    }
 
-            // Wake events. To a sandbox that is held, in a mere pause, and while the sandbox runs or is woken, they mean nothing.
-            (
-                State::Hibernating(_) | State::Answering(_) | State::Hibernated,
-                Goal::Pause,
-                Input::WakeEvent(by),
-            )
-            | (_, Goal::Hibernate(_), Input::WakeEvent(by)) => self.wake_event = Some(by),
-
-            // The way down.
+    /// The way down as far as the frozen scheduler. An input that came too late means nothing.
+    fn descend(&mut self, input: Input, todo: &mut Actions) {
+        match (self.state, self.goal, input) {
             (State::Pausing(of), _, Input::CalledOut(request)) if of == request => self.state = State::Paused,
             (State::Running | State::Paused, Goal::Hibernate(order), Input::Frozen)
                 if self.wants_freeze() =>
@@ -284,10 +310,21 @@ impl Machine {
             (State::Running | State::Paused, Goal::Hibernate(order), Input::NotFrozen { now_ns })
                 if self.wants_freeze() && order.is_overdue(now_ns) =>
             {
-                self.fail(order.request, Outcome::Failed(Obstacle::Busy), &mut todo);
+                self.fail(order.request, Outcome::Failed(Obstacle::Busy), todo);
             }
+            // Asleep before.
+            (State::Hibernated, Goal::Hibernate(order), Input::Frozen | Input::NotFrozen { .. }) => {
+                self.answer(order.request, Outcome::Already, todo);
+            }
+            _ => {}
+        }
+    }
+
+    /// The memory was stored or was not, or the host has been told. An input that came too late means nothing.
+    fn finish_descent(&mut self, input: Input, todo: &mut Actions) {
+        match (self.state, self.goal, input) {
             (State::Hibernating(request), _, Input::Stored) => {
-                self.answer(request, Outcome::Done, &mut todo);
+                self.answer(request, Outcome::Done, todo);
             }
             (
                 State::Hibernating(request),
@@ -297,32 +334,24 @@ impl Machine {
             (State::Hibernating(request), goal, Input::NotStored { why, .. }) => {
                 let is_overtaken = why == Obstacle::Busy && !goal.is_for(request);
                 let outcome = if is_overtaken { Outcome::Cancelled } else { Outcome::Failed(why) };
-                self.fail(request, outcome, &mut todo);
-            }
-
-            // Asleep.
-            (State::Hibernated, Goal::Hibernate(order), Input::Frozen | Input::NotFrozen { .. }) => {
-                self.answer(order.request, Outcome::Already, &mut todo);
+                self.fail(request, outcome, todo);
             }
             (State::Answering(of), _, Input::Told(request)) if of == request => {
                 self.state = State::Hibernated
             }
-
-            // The way up.
-            (State::Waking(request), _, Input::BroughtBack { streams }) => {
-                self.rise(request, &mut todo);
-                if streams {
-                    self.is_streaming = true;
-                    todo.push(Action::Stream);
-                }
-            }
-            (_, _, Input::Streamed) => self.is_streaming = false,
-
-            // It came too late to mean anything.
             _ => {}
         }
-        self.approach(&mut todo);
-        todo
+    }
+
+    /// The way up.
+    fn ascend(&mut self, streams: bool, todo: &mut Actions) {
+        if let State::Waking(request) = self.state {
+            self.rise(request, todo);
+            if streams {
+                self.is_streaming = true;
+                todo.push(Action::Stream);
+            }
+        }
     }
 
     /// Takes a request, unless a later one was taken. It overtakes a hibernation that has not begun.
@@ -454,153 +483,4 @@ impl Order {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hibernate(request: i64, is_hastened: bool) -> Input {
-        Input::Hibernate(Order { request, since_ns: 0, is_hastened, is_held: false })
-    }
-
-    fn resume(request: i64) -> Input {
-        Input::Resume { request, serves: false }
-    }
-
-    /// Where these inputs lead, and the actions of the last one.
-    fn after(inputs: &[Input]) -> (Machine, Vec<Action>) {
-        let mut machine = Machine::new();
-        let mut last = Vec::new();
-        for input in inputs {
-            last = machine.step(*input).iter().collect();
-        }
-        (machine, last)
-    }
-
-    const BACK: Input = Input::BroughtBack { streams: false };
-
-    #[test]
-    fn each_transition_leads_where_the_table_says() {
-        use Input::{CalledOut, Frozen, Pause, Stored, Told};
-        let down = [hibernate(1, false), Frozen, Stored, Told(1)];
-        let order = Order { request: 1, since_ns: 0, is_hastened: false, is_held: false };
-        let table: &[(&[Input], State, &[Action])] = &[
-            (&[Pause(1)], State::Pausing(1), &[Action::Pause(1)]),
-            (&[Pause(1), CalledOut(1)], State::Paused, &[]),
-            (&[Pause(1), resume(2)], State::Running, &[Action::Resume(2)]),
-            (&[Pause(1), CalledOut(1), resume(2)], State::Running, &[Action::Resume(2)]),
-            (&[hibernate(1, true)], State::Pausing(1), &[Action::Pause(1)]),
-            (&[hibernate(1, false)], State::Running, &[]),
-            (&[hibernate(1, false), hibernate(1, true)], State::Pausing(1), &[Action::Pause(1)]),
-            (&down[..2], State::Hibernating(1), &[Action::Pause(1), Action::Store(order)]),
-            (&down[..3], State::Answering(1), &[Action::Tell(1, Outcome::Done)]),
-            (&down, State::Hibernated, &[]),
-            (&[&down[..], &[hibernate(1, true)]].concat(), State::Hibernated, &[]),
-            (
-                &[&down[..], &[hibernate(2, true), Frozen]].concat(),
-                State::Answering(2),
-                &[Action::Tell(2, Outcome::Already)],
-            ),
-            (&[&down[..], &[resume(2)]].concat(), State::Waking(2), &[Action::BringBack]),
-            (&[&down[..], &[resume(2), BACK]].concat(), State::Running, &[Action::Resume(2)]),
-            (
-                &[&down[..], &[resume(2), hibernate(3, true), BACK]].concat(),
-                State::Pausing(3),
-                &[Action::Pause(3)],
-            ),
-            (
-                &[&down[..], &[Input::WakeEvent(7)]].concat(),
-                State::Waking(1),
-                &[Action::TellWakeEvent(7), Action::BringBack],
-            ),
-            (
-                &[&down[..], &[Input::WakeEvent(7), BACK]].concat(),
-                State::Running,
-                &[Action::Resume(1), Action::TellIdle],
-            ),
-        ];
-        for (inputs, state, actions) in table {
-            let (machine, last) = after(inputs);
-            assert_eq!((machine.state(), &last[..]), (*state, *actions), "{inputs:?}");
-        }
-    }
-
-    #[test]
-    fn the_last_request_counts_in_whatever_order_they_are_taken() {
-        let (machine, last) = after(&[resume(3), Input::Pause(2), hibernate(1, true)]);
-        assert_eq!((machine.state(), machine.goal(), &last[..]), (State::Running, Goal::Run, &[][..]));
-        let (_, last) = after(&[hibernate(1, false), resume(2)]);
-        assert_eq!(last, [Action::Tell(1, Outcome::Cancelled), Action::Resume(2)]);
-    }
-
-    #[test]
-    fn a_wake_event_on_the_way_down_wakes_it_once_it_sleeps_and_means_nothing_in_a_pause() {
-        let down = [hibernate(1, true), Input::CalledOut(1), Input::Frozen, Input::Stored, Input::Told(1)];
-        for at in 1..down.len() {
-            let mut inputs = down.to_vec();
-            inputs.insert(at, Input::WakeEvent(7));
-            let (machine, last) = after(&inputs);
-            assert_eq!(machine.state(), State::Waking(1), "{inputs:?}");
-            assert_eq!(last, [Action::TellWakeEvent(7), Action::BringBack]);
-        }
-        let paused = [Input::Pause(1), Input::CalledOut(1), Input::WakeEvent(7), hibernate(2, true)];
-        let (machine, _) = after(
-            &[&paused[..], &[Input::CalledOut(2), Input::Frozen, Input::Stored, Input::Told(2)]].concat(),
-        );
-        assert_eq!(machine.state(), State::Hibernated);
-    }
-
-    #[test]
-    fn what_is_held_goes_on_by_request_alone() {
-        let held = Input::Hibernate(Order { request: 1, since_ns: 0, is_hastened: true, is_held: true });
-        let down = [held, Input::CalledOut(1), Input::Frozen, Input::Stored, Input::Told(1)];
-        for at in 0..=down.len() {
-            let mut inputs = down.to_vec();
-            inputs.insert(at, Input::WakeEvent(7));
-            assert_eq!(after(&inputs).0.state(), State::Hibernated, "{inputs:?}");
-        }
-        let later = |request| [&down[..], &[request, Input::WakeEvent(7)]].concat();
-        assert_eq!(after(&later(Input::Hold(2))).0.state(), State::Hibernated);
-        assert_eq!(after(&later(Input::Pause(2))).0.state(), State::Waking(2));
-        assert_eq!(after(&later(resume(2))).0.state(), State::Waking(2));
-        let first = [
-            hibernate(1, true),
-            Input::CalledOut(1),
-            Input::WakeEvent(7),
-            Input::Hold(2),
-            Input::CalledOut(2),
-        ];
-        assert_eq!(after(&first).0.state(), State::Paused);
-    }
-
-    #[test]
-    fn whatever_fails_leaves_it_running() {
-        for why in [Obstacle::NoMemory, Obstacle::Store] {
-            let failed = Input::NotStored { why, now_ns: 0 };
-            let (machine, last) = after(&[hibernate(1, false), Input::Frozen, failed]);
-            assert_eq!(machine.state(), State::Running);
-            assert_eq!(last, [Action::Tell(1, Outcome::Failed(why)), Action::Resume(1)]);
-        }
-        let early = Input::NotFrozen { now_ns: PATIENCE_NS - 1 };
-        let (machine, last) = after(&[hibernate(1, false), early]);
-        assert!(machine.is_wanted() && last.is_empty());
-        let (machine, last) = after(&[hibernate(1, false), early, Input::NotFrozen { now_ns: PATIENCE_NS }]);
-        assert!(!machine.is_wanted());
-        assert_eq!(last, [Action::Tell(1, Outcome::Failed(Obstacle::Busy)), Action::Resume(1)]);
-    }
-
-    #[test]
-    fn nothing_is_stored_while_pages_come_back() {
-        let (mut machine, last) = after(&[
-            hibernate(1, false),
-            Input::Frozen,
-            Input::Stored,
-            Input::Told(1),
-            resume(2),
-            Input::BroughtBack { streams: true },
-        ]);
-        assert_eq!(last, [Action::Resume(2), Action::Stream]);
-        machine.step(hibernate(3, false));
-        assert!(machine.step(Input::Frozen).is_empty() && !machine.wants_freeze());
-        machine.step(Input::Streamed);
-        assert!(machine.wants_freeze());
-    }
-}
+mod tests;

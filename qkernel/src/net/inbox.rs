@@ -1,17 +1,17 @@
 //! The receive queue of a Unix socket: bytes, with a record for each message.
 
+mod queue;
 mod urgent;
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::fs::file::File;
-use crate::fs::pages::PageQueue;
 use crate::net::MsgFlags;
 use crate::net::ancillary::SenderCreds;
 use crate::net::filter::Filter;
+use crate::net::inbox::queue::{Queue, Record};
 use crate::net::inbox::urgent::Mark;
 use crate::net::passing::{self, Rights};
 use machine::errno::{Errno, Result};
@@ -35,30 +35,6 @@ pub struct Envelope {
     /// Whose it is; `None` where neither side had asked for that.
     pub creds: Option<SenderCreds>,
     pub rights: Rights,
-}
-
-struct Record {
-    len: usize,
-    envelope: Envelope,
-    mark: Mark,
-}
-
-#[derive(Default)]
-struct Queue {
-    data: PageQueue,
-    records: VecDeque<Record>,
-    /// How many records have left it: the number of the first one that is there.
-    gone: u64,
-    /// Records that are marks alone.
-    taken: usize,
-}
-
-impl Queue {
-    /// Makes room for another record; `ENOMEM`.
-    fn reserve(&mut self) -> Result<()> {
-        account::check(RECORD_COST)?;
-        self.records.try_reserve(1).map_err(|_| Errno::ENOMEM)
-    }
 }
 
 /// The result of a receive.
@@ -435,48 +411,7 @@ impl Inbox {
             return Ok(Received::default());
         }
         let mut out = Received { from: Some(first.envelope.from.clone()), creds, ..Received::default() };
-        let mut inside = skip;
-        let mut taken = Rights::default();
-        while let Some(record) = queue.records.get(at) {
-            if how.split_senders && record.envelope.creds != creds {
-                break;
-            }
-            if out.bytes > 0 && record.mark != Mark::None {
-                // Bytes end at the mark; an older one is passed.
-                if record.mark == Mark::Urgent || queue.urgent().is_none() {
-                    out.at_mark = true;
-                    break;
-                }
-                if how.peek {
-                    at += 1;
-                    start += 1;
-                } else {
-                    queue.consume(1);
-                }
-                continue;
-            }
-            let len = record.len - inside;
-            inside = 0;
-            let from = if how.peek { start + skip + out.bytes } else { 0 };
-            let moved = match queue.data.peek(from, buf, len) {
-                Ok(moved) => moved,
-                Err(error) if out.bytes == 0 => return Err(error),
-                Err(_) => break,
-            };
-            out.bytes += moved;
-            let Some(record) = queue.records.get_mut(at) else { break };
-            let has_rights = !record.envelope.rights.is_empty();
-            if how.peek {
-                out.files = record.envelope.rights.copy();
-                at += 1;
-            } else {
-                taken = record.envelope.rights.leave();
-                queue.consume(moved);
-            }
-            if has_rights || moved < len || buf.is_empty() {
-                break;
-            }
-        }
+        let taken = queue.read_bytes((at, skip, start), buf, &how, &mut out)?;
         out.full = out.bytes;
         self.mirror(&queue);
         drop(queue);
@@ -552,45 +487,5 @@ impl Inbox {
             }
         }
         is_unread
-    }
-}
-
-impl Queue {
-    /// The record that a look `skip` bytes further on begins in: its place, the bytes of it that are left out, and where it begins
-    /// in the data. `None`: there is nothing that far. An empty message at the very place counts.
-    fn first_behind(&self, skip: Option<usize>, stream: bool) -> Option<(usize, usize, usize)> {
-        let (mut skip, mut start) = (skip.unwrap_or(0), 0);
-        for (at, record) in self.records.iter().enumerate() {
-            if skip < record.len || (skip == 0 && !stream) {
-                return Some((at, skip, start));
-            }
-            skip -= record.len;
-            start += record.len;
-        }
-        None
-    }
-
-    fn pop(&mut self) -> Option<Record> {
-        let first = self.records.pop_front()?;
-        self.gone += 1;
-        Some(first)
-    }
-
-    fn consume(&mut self, count: usize) {
-        self.data.discard(count);
-        if let Some(first) = self.records.front_mut() {
-            first.len -= count.min(first.len);
-            if first.len == 0 {
-                self.taken -= usize::from(first.mark == Mark::Taken);
-                self.pop();
-            }
-        }
-    }
-}
-
-impl Record {
-    /// Whether bytes with this envelope may follow in the same record.
-    fn joins(&self, envelope: &Envelope) -> bool {
-        self.mark == Mark::None && self.envelope.rights.is_empty() && self.envelope.creds == envelope.creds
     }
 }

@@ -2,6 +2,9 @@
 
 mod collecting;
 mod connecting;
+mod datagrams;
+
+pub use connecting::pair;
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
@@ -189,61 +192,6 @@ impl UnixSocket {
         Err(Errno::EINVAL)
     }
 
-    fn send_datagram(
-        &self,
-        buf: &mut IoBuf<'_>,
-        to: Option<&Destination>,
-        envelope: &mut Option<Envelope>,
-        limit: usize,
-    ) -> Result<usize> {
-        if self.send_shut.load(Ordering::Relaxed) {
-            return Err(Errno::EPIPE);
-        }
-        let link = match to {
-            Some(Destination::Unix(target)) => self.link_to(target)?,
-            Some(Destination::Address(_) | Destination::Host(_)) => return Err(Errno::EINVAL),
-            None => self.link().ok_or(Errno::ENOTCONN)?,
-        };
-        let result = link.outbox.push_message(buf, envelope, limit, self.is_mutual(&link));
-        match result {
-            Err(Errno::EPIPE) if link.outbox.is_closed() => {
-                let mut state = self.state.lock();
-                if matches!(&*state, State::Connected(peer) if Arc::ptr_eq(&peer.outbox, &link.outbox)) {
-                    *state = State::Idle;
-                }
-                Err(Errno::ECONNREFUSED)
-            }
-            // Waiting is done by polling this socket, which knows where its peer has room.
-            Err(Errno::EAGAIN) => {
-                self.had_no_room(link.outbox.room_queue());
-                Err(Errno::EAGAIN)
-            }
-            result => result,
-        }
-    }
-
-    /// Whoever polls this socket waits for room there as well.
-    fn had_no_room(&self, queue: &Arc<WaitQueue>) {
-        let former = {
-            let mut queues = self.waits_for.lock();
-            if queues.iter().any(|other| Arc::ptr_eq(other, queue)) {
-                return;
-            }
-            queues.push_back(queue.clone());
-            if queues.len() > WAITS_MAX { queues.pop_front() } else { None }
-        };
-        drop(former);
-    }
-
-    /// Whether messages by a link of datagrams wait in any number: it leads to a socket that sends only here.
-    fn is_mutual(&self, link: &Link) -> bool {
-        let leads_here =
-            |inbox: &Arc<Inbox>| self.datagrams.as_ref().is_some_and(|own| Arc::ptr_eq(own, inbox));
-        let peer = link.peer.as_ref().and_then(Weak::upgrade);
-        leads_here(&link.outbox)
-            || peer.and_then(|peer| peer.link()).is_some_and(|theirs| leads_here(&theirs.outbox))
-    }
-
     fn poll_link(&self, link: &Link, limit: usize) -> PollEvents {
         let mut events = PollEvents::empty();
         let ended = link.inbox.is_ended();
@@ -267,48 +215,6 @@ impl UnixSocket {
         }
         events
     }
-
-    fn poll_datagram(&self, inbox: &Inbox, link: Option<&Link>, limit: usize) -> PollEvents {
-        let mut events = PollEvents::empty();
-        if inbox.has_message() {
-            events |= PollEvents::READABLE;
-        }
-        if inbox.is_ended() {
-            events |= PollEvents::READABLE | PollEvents::RDHUP;
-            if self.send_shut.load(Ordering::Relaxed) {
-                events |= PollEvents::HUP;
-            }
-        }
-        let has_room =
-            |link: &Link| link.outbox.has_room(limit) && (self.is_mutual(link) || !link.outbox.is_full());
-        if link.is_none_or(|link| link.outbox.is_ended() || has_room(link)) {
-            events |= PollEvents::WRITABLE | PollEvents::WRBAND;
-        }
-        events
-    }
-}
-
-/// Two connected sockets.
-pub fn pair(kind: u32, protocol: u32, creds: &PeerCreds) -> Result<[Arc<UnixSocket>; 2]> {
-    let (a, b) = (UnixSocket::new(kind, protocol)?, UnixSocket::new(kind, protocol)?);
-    let inbox = |of: &Arc<UnixSocket>, other: &Arc<UnixSocket>| match &of.datagrams {
-        Some(inbox) => inbox.clone(),
-        None => Inbox::new(of.wait.clone(), other.wait.clone()),
-    };
-    let (to_a, to_b) = (inbox(&a, &b), inbox(&b, &a));
-    let link = |inbox: &Arc<Inbox>, outbox: &Arc<Inbox>, peer: &Arc<UnixSocket>| {
-        let (inbox, outbox) = (inbox.clone(), outbox.clone());
-        State::Connected(Link {
-            inbox,
-            outbox,
-            peer_name: peer.name.clone(),
-            peer_creds: Some(creds.clone()),
-            peer: (kind == SOCK_DGRAM).then(|| peer.me.clone()),
-        })
-    };
-    *a.state.lock() = link(&to_a, &to_b, &b);
-    *b.state.lock() = link(&to_b, &to_a, &a);
-    Ok([a, b])
 }
 
 fn shown(name: &NameCell) -> Vec<u8> {

@@ -77,7 +77,7 @@ pub fn dispatch(task: &Arc<Task>) {
         table::call(&cx, number, args)
     };
     drop(cx);
-    sigio::deliver();
+    sigio::delivery::deliver();
     passing::collect_if_due();
     if matches!(number, EXECVE | EXECVEAT) {
         // The memory of the former program has gone with the call's hold on it.

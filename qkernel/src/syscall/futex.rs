@@ -81,22 +81,35 @@ pub(super) fn futex(
             let counts = (wake_count(value), wake_count(low32(timeout)));
             futex::wake_op(user, words, private, counts, WakeOp::decode(third)?)?
         }
-        FUTEX_LOCK_PI | FUTEX_LOCK_PI2 => {
-            let deadline = deadline(cx, limit, true, realtime || command == FUTEX_LOCK_PI)?;
-            futex::lock_pi(cx.task, user, addr, private, false, deadline)?;
+        _ => {
+            inherit_priority(cx, addr, private, command, |is_realtime| {
+                deadline(cx, limit, true, realtime || is_realtime)
+            })?;
             0
         }
-        FUTEX_TRYLOCK_PI => {
-            futex::lock_pi(cx.task, user, addr, private, true, None)?;
-            0
-        }
-        FUTEX_UNLOCK_PI => {
-            futex::unlock_pi(cx.task, user, addr, private)?;
-            0
-        }
-        _ => return Err(Errno::ENOSYS),
     };
     Ok(done as u64)
+}
+
+/// The commands on a lock whose holder has the priority of those that wait; `deadline` reads their timeout, which for the older
+/// command is by the real-time clock in any case.
+fn inherit_priority(
+    cx: &Ctx<'_>,
+    addr: UserAddr,
+    private: bool,
+    command: u32,
+    deadline: impl FnOnce(bool) -> Result<Option<u64>>,
+) -> Result<()> {
+    let user = cx.user();
+    match command {
+        FUTEX_LOCK_PI | FUTEX_LOCK_PI2 => {
+            let deadline = deadline(command == FUTEX_LOCK_PI)?;
+            futex::lock_pi(cx.task, user, addr, private, false, deadline)
+        }
+        FUTEX_TRYLOCK_PI => futex::lock_pi(cx.task, user, addr, private, true, None),
+        FUTEX_UNLOCK_PI => futex::unlock_pi(cx.task, user, addr, private),
+        _ => Err(Errno::ENOSYS),
+    }
 }
 
 /// How many waiters to wake: as on Linux at least one, whatever the number says.

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::ipc::IpcNamespace;
 use crate::ipc::sem::ops::{SEMVMX, SemOp};
 use crate::ipc::sem::{Answer, Facts, Question, semaphore_value};
 use crate::syscall::context::SyscallResult;
@@ -108,21 +109,7 @@ pub(super) fn semctl(cx: &Ctx<'_>, id: i32, number: i32, command: i32, arg: u64)
     let buf = UserAddr::new(arg);
     match command {
         IPC_INFO | SEM_INFO => {
-            let limits = ipc.limits();
-            let (sets, used, last) = ipc.sem_usage();
-            let is_usage = command == SEM_INFO;
-            let info = SemInfo {
-                map: int(limits.semmns),
-                sets: int(limits.semmni),
-                all: int(limits.semmns),
-                undo_structures: int(limits.semmns),
-                per_set: int(limits.semmsl),
-                operations: int(limits.semopm),
-                undo_entries: int(limits.semopm),
-                undo_size: if is_usage { int(sets) } else { 20 },
-                value: SEMVMX,
-                adjustment: if is_usage { int(used) } else { SEMVMX },
-            };
+            let (info, last) = limits_and_usage(&ipc, command == SEM_INFO);
             cx.user().write(buf, &info)?;
             Ok(last.into())
         }
@@ -165,6 +152,25 @@ pub(super) fn semctl(cx: &Ctx<'_>, id: i32, number: i32, command: i32, arg: u64)
             })
         }
     }
+}
+
+/// The limits of semaphores, with what is in use for `is_usage`; and the index of the last set.
+fn limits_and_usage(ipc: &IpcNamespace, is_usage: bool) -> (SemInfo, u32) {
+    let limits = ipc.limits();
+    let (sets, used, last) = ipc.sem_usage();
+    let info = SemInfo {
+        map: int(limits.semmns),
+        sets: int(limits.semmni),
+        all: int(limits.semmns),
+        undo_structures: int(limits.semmns),
+        per_set: int(limits.semmsl),
+        operations: int(limits.semopm),
+        undo_entries: int(limits.semopm),
+        undo_size: if is_usage { int(sets) } else { 20 },
+        value: SEMVMX,
+        adjustment: if is_usage { int(used) } else { SEMVMX },
+    };
+    (info, last)
 }
 
 fn question(command: i32) -> Result<Question> {

@@ -111,14 +111,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     let flags = args.flags;
     let me = cx.task;
     check_room(cx)?;
-    let aspace = if flags.contains(CloneFlags::VM) { cx.aspace().clone() } else { fork_space(cx, args)? };
-    // The caller of `vfork(2)` waits; other threads of its process do not.
-    if flags.contains(CloneFlags::VM)
-        && !flags.contains(CloneFlags::THREAD)
-        && !(flags.contains(CloneFlags::VFORK) && is_alone(me))
-    {
-        aspace.share();
-    }
+    let aspace = child_space(cx, args)?;
     let files = if flags.contains(CloneFlags::FILES) { cx.files().clone() } else { cx.files().fork()? };
     let fs = me.fs.get();
     let fs = if flags.contains(CloneFlags::FS) { fs } else { fs.fork() };
@@ -142,26 +135,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         main: me.thread.sched.main(),
     };
     let child = Task::new(tid, parts)?;
-    child.policy.inherit(&me.policy);
-    child.thread.sched.inherit_cpus(&me.thread.sched);
-    child.timer_slack_ns.inherit(&me.timer_slack_ns);
-    child.keyrings.inherit(&me.keyrings);
-    if flags.contains(CloneFlags::THREAD) && me.keyrings.thread().is_some() {
-        Seeker::new(&child).make_thread_ring()?;
-    }
-    child.mempolicy.store(me.mempolicy.load(Ordering::Relaxed), Ordering::Relaxed);
-    if !flags.contains(CloneFlags::VM) {
-        child.rseq.inherit(&me.rseq);
-    }
-    if flags.contains(CloneFlags::THREAD) && me.thread.sched.uses_reserve() {
-        child.thread.sched.allow_reserve();
-    }
-    if flags.contains(CloneFlags::CHILD_CLEARTID) {
-        child.clear_child_tid.store(args.child_tid.get(), Ordering::Relaxed);
-    }
-    if flags.contains(CloneFlags::SYSVSEM) {
-        *child.sem_undo.lock() = Some(me.undo_list());
-    }
+    inherit(&child, me, args)?;
     let vfork = flags.contains(CloneFlags::VFORK).then(VforkDone::new);
     *child.vfork_parent.lock() = vfork.clone();
 
@@ -188,6 +162,46 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         *me.vfork_wait.lock() = None;
     }
     Ok(u64::from(tid))
+}
+
+/// The address space of the new task: the caller's, or a copy of it.
+fn child_space(cx: &Ctx<'_>, args: &CloneArgs) -> Result<Arc<AddressSpace>> {
+    let flags = args.flags;
+    let aspace = if flags.contains(CloneFlags::VM) { cx.aspace().clone() } else { fork_space(cx, args)? };
+    // The caller of `vfork(2)` waits; other threads of its process do not.
+    if flags.contains(CloneFlags::VM)
+        && !flags.contains(CloneFlags::THREAD)
+        && !(flags.contains(CloneFlags::VFORK) && is_alone(cx.task))
+    {
+        aspace.share();
+    }
+    Ok(aspace)
+}
+
+/// The child gets what a task has of its creator.
+fn inherit(child: &Arc<Task>, me: &Arc<Task>, args: &CloneArgs) -> Result<()> {
+    let flags = args.flags;
+    child.policy.inherit(&me.policy);
+    child.thread.sched.inherit_cpus(&me.thread.sched);
+    child.timer_slack_ns.inherit(&me.timer_slack_ns);
+    child.keyrings.inherit(&me.keyrings);
+    if flags.contains(CloneFlags::THREAD) && me.keyrings.thread().is_some() {
+        Seeker::new(child).make_thread_ring()?;
+    }
+    child.mempolicy.store(me.mempolicy.load(Ordering::Relaxed), Ordering::Relaxed);
+    if !flags.contains(CloneFlags::VM) {
+        child.rseq.inherit(&me.rseq);
+    }
+    if flags.contains(CloneFlags::THREAD) && me.thread.sched.uses_reserve() {
+        child.thread.sched.allow_reserve();
+    }
+    if flags.contains(CloneFlags::CHILD_CLEARTID) {
+        child.clear_child_tid.store(args.child_tid.get(), Ordering::Relaxed);
+    }
+    if flags.contains(CloneFlags::SYSVSEM) {
+        *child.sem_undo.lock() = Some(me.undo_list());
+    }
+    Ok(())
 }
 
 /// Writes the ids of a child where its parent asked for them.

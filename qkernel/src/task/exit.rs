@@ -30,7 +30,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     let undo = task.sem_undo.lock().take();
     drop(undo);
     task.set_files(None);
-    sigio::deliver();
+    sigio::delivery::deliver();
     passing::collect_on_exit();
     leave_task(task);
     let process = &task.process;

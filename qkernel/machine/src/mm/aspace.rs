@@ -1,7 +1,7 @@
 //! Address spaces.
 
 use abi::layout::{USER_MAX, USER_MIN};
-use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp};
+use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MapOp};
 use abi::word::to_usize;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -42,14 +42,14 @@ static ALL: SpinLock<BTreeMap<u64, Weak<AddressSpace>>> = SpinLock::new(Rank::Sp
 
 /// An address space: the memory that one process's threads see.
 pub struct AddressSpace {
-    machine: UserSpace,
+    pub(super) machine: UserSpace,
     /// For whom the host keeps its stub.
     owner: Owner,
     /// Operations that give the stub further access, to be carried out before user code runs next (systrap). Held while
     /// the stub carries operations out, so that none overtakes another. Inside `inner`.
-    mirror: Mutex<Vec<MapOp>>,
+    pub(super) mirror: Mutex<Vec<MapOp>>,
     /// Whether there are some, or the stub is carrying them out. Changed with the lock held.
-    is_queued: AtomicBool,
+    pub(super) is_queued: AtomicBool,
     pub(super) hits: Hits,
     pub(super) inner: Mutex<Space>,
 }
@@ -189,62 +189,6 @@ impl AddressSpace {
         self.inner.try_lock()
     }
 
-    /// Makes the stub give up all mappings, at once; faults bring back what is used.
-    ///
-    /// On return the stub has confirmed, or it is gone: then its tasks cannot run any more, which they hear when they try.
-    pub fn drop_mirror(&self, space: &mut Space) {
-        if !platform::current().mirrors() {
-            return;
-        }
-        let mut queued = self.mirror.lock();
-        // Mappings that are still queued would show frames that are about to be given back.
-        queued.clear();
-        space.batch.ops.clear();
-        let all = MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() };
-        if platform::current().sync_mirror(&self.machine, &[all]).is_err() {
-            crate::info!("address space {}: its stub is gone", self.id());
-        }
-        self.is_queued.store(false, Ordering::SeqCst);
-        space.shown.clear();
-        space.table.for_each(USER_MIN, USER_MAX, |_, entry| entry.0 &= !Entry::MIRRORED);
-    }
-
-    /// Has the stub carry out what is queued; user code runs next. Who finds nothing takes no lock: threads of one space that wait
-    /// for each other here, and come again because they have waited, would keep each other from user code.
-    pub fn flush_mirror(&self) {
-        if !self.is_queued.load(Ordering::SeqCst) {
-            return;
-        }
-        let mut queued = self.mirror.lock();
-        if queued.is_empty() {
-            return;
-        }
-        let result = platform::current().sync_mirror(&self.machine, &queued);
-        queued.clear();
-        self.is_queued.store(false, Ordering::SeqCst);
-        drop(queued);
-        if result.is_err() {
-            // The stub ran out of mappings: drop them all, as one drops a TLB, and let faults bring back what is used.
-            self.drop_mirror(&mut self.lock());
-        }
-    }
-
-    /// Has the stub carry out what is queued, as [`Self::flush_mirror`] does, but ahead of time, and unless somebody is
-    /// at it. For an idle CPU, which may not sleep.
-    pub(super) fn flush_mirror_if_free(&self) {
-        let Some(mut queued) = self.mirror.try_lock() else { return };
-        if queued.is_empty() {
-            return;
-        }
-        let result = platform::current().sync_mirror(&self.machine, &queued);
-        queued.clear();
-        self.is_queued.store(result.is_err(), Ordering::SeqCst);
-        if result.is_err() {
-            // Before it runs next it gives up all mappings, and faults bring back what is used.
-            queued.push(MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() });
-        }
-    }
-
     /// Marks the entries of the frames that `is_stored` as swapped, and forgets those of the file window. Nothing runs in
     /// it, and its mirror is dropped.
     pub fn swap_entries(&self, space: &mut Space, is_stored: impl Fn(Frame) -> bool) {
@@ -257,28 +201,6 @@ impl AddressSpace {
         });
         // Every CPU flushes before it runs here again (kvm).
         self.machine.change_generation();
-    }
-
-    /// Makes the swapped entries of `pages` present whose frame's content is there, and shows them to the stub with one
-    /// order. Nothing, if the space is in use: false. For an idle CPU as well, which may not sleep.
-    pub fn bring_in_entries(
-        &self,
-        pages: impl Iterator<Item = u64>,
-        is_absent: impl Fn(Frame) -> bool,
-    ) -> bool {
-        let Some(mut space) = self.try_lock() else { return false };
-        let Some(mut queued) = self.mirror.try_lock() else { return false };
-        for page in pages {
-            let entry = space.table.get(page);
-            let comes = entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
-            if comes && !is_absent(Frame::new(entry.phys())) {
-                space.show(page, entry.brought_in());
-            }
-        }
-        self.queue(&mut space, &mut queued);
-        drop(queued);
-        self.commit(&mut space);
-        true
     }
 
     pub fn id(&self) -> u64 {
@@ -447,43 +369,6 @@ impl AddressSpace {
         }
     }
 
-    /// Operations that withdraw access are carried out at once, behind all that were queued before them.
-    fn commit_mirror(&self, space: &mut Space, withdraws: bool) {
-        if space.batch.ops.is_empty() {
-            return;
-        }
-        let mut queued = self.mirror.lock();
-        self.queue(space, &mut queued);
-        if !withdraws {
-            return;
-        }
-        let result = platform::current().sync_mirror(&self.machine, &queued);
-        queued.clear();
-        self.is_queued.store(false, Ordering::SeqCst);
-        drop(queued);
-        if result.is_err() {
-            self.drop_mirror(space);
-        }
-    }
-
-    /// Queues the operations of `space` behind those that are queued.
-    fn queue(&self, space: &mut Space, queued: &mut Vec<MapOp>) {
-        let ops = core::mem::take(&mut space.batch.ops);
-        if ops.is_empty() {
-            return;
-        }
-        let ops = space.charge_mirror(ops);
-        if queued.len() + ops.len() > 2 * platform::OPS_MAX {
-            // It drops what it shows, and what is new comes back by faults as well.
-            *queued = alloc::vec![MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() }];
-        } else if queued.is_empty() {
-            *queued = ops;
-        } else {
-            queued.extend(ops);
-        }
-        self.is_queued.store(true, Ordering::SeqCst);
-    }
-
     /// Processes run in it at the same time from now on.
     pub fn share(&self) {
         self.lock().is_shared = true;
@@ -583,18 +468,6 @@ impl Space {
     /// The entry of the page at `addr`.
     pub fn entry(&self, addr: u64) -> Entry {
         self.table.get(addr)
-    }
-
-    /// Replaces an entry that was not present by one that is, and shows it to the stub.
-    fn show(&mut self, addr: u64, entry: Entry) {
-        let mut entry = entry;
-        if platform::current().mirrors() {
-            entry.0 |= Entry::MIRRORED;
-            let prot = mirror_prot(entry);
-            self.batch.push(MapOp { kind: MAP_OP_MAP, prot, addr, len: PAGE, phys: entry.phys() });
-        }
-        // The table is there: the entry was in it.
-        let _ = self.table.set(addr, entry);
     }
 
     /// The first range from an address on that a mapping covers.

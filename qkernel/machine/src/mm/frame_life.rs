@@ -134,120 +134,143 @@ impl State {
         all
     }
 
+    /// The step of one CPU, unless it waits for a lock or is done.
     fn step(&self, cpu: usize, rules: Rules, all: &mut Vec<State>) {
-        let mut state = self.clone();
         let at = self.cpus[cpu].0;
-        let (next, batch, taken, freed) = &mut state.cpus[cpu];
+        let waits = match at {
+            At::Begin => self.space_lock.is_some() && self.rounds[cpu] != 0,
+            At::Queue | At::Flush => self.mirror_lock.is_some(),
+            At::Done => true,
+            _ => false,
+        };
+        if waits {
+            return;
+        }
+        let mut state = self.clone();
         match at {
-            At::Begin if self.rounds[cpu] == 0 => *next = At::Done,
-            At::Begin => {
-                if self.space_lock.is_some() {
-                    return;
-                }
-                *next = At::Change;
-                state.space_lock = Some(cpu);
-                state.rounds[cpu] -= 1;
-            }
-            At::Change if cpu == FAULTS => {
-                let free = self.owners.iter().position(|owner| *owner == Owner::Nobody);
-                *next = At::End;
-                let frame = match self.entry {
-                    Some(frame) if !self.is_shown => Some(frame),
-                    Some(_) => None,
-                    None => free,
-                };
-                if let Some(frame) = frame {
-                    (state.entry, state.owners[frame]) = (Some(frame), Owner::Space);
-                    if self.entry.is_none() {
-                        // It comes ahead of a touch, and is not shown yet.
-                        all.push(state.clone());
-                    }
-                    let (next, batch, ..) = &mut state.cpus[cpu];
-                    batch.push(Op::Map(frame));
-                    (*next, state.is_shown) = (At::Queue, true);
-                }
-            }
-            At::Change => {
-                *next = At::End;
-                if let Some(frame) = state.entry.take() {
-                    let is_shown = if rules.marks { state.is_shown } else { state.mapped.is_some() };
-                    if is_shown {
-                        batch.push(Op::Unmap);
-                    }
-                    (*next, *freed) = (if is_shown { At::Queue } else { At::Free }, Some(frame));
-                    state.is_shown = false;
-                }
-            }
-            At::Queue => {
-                if self.mirror_lock.is_some() {
-                    return;
-                }
-                let mut ops = core::mem::take(batch);
-                // Operations that only give access wait for the next run of user code.
-                let withdraws = freed.is_some() && rules.confirms;
-                *next = if withdraws { At::Carry } else { At::Queued };
-                state.queued.append(&mut ops);
-                if withdraws && !rules.holds {
-                    *taken = core::mem::take(&mut state.queued);
-                }
-                state.mirror_lock = Some(cpu);
-            }
-            At::Carry | At::FlushCarry => {
-                let (done, failed) =
-                    if at == At::Carry { (At::Queued, At::GiveUp) } else { (At::Flushed, At::FlushGiveUp) };
-                // Without the lock, what was taken out is this CPU's own.
-                let ops = if rules.holds { &mut state.queued } else { taken };
-                if ops.is_empty() {
-                    *next = done;
-                } else {
-                    let op = ops.remove(0);
-                    let mut fails = state.clone();
-                    (fails.cpus[cpu].0, _) = (failed, fails.queued.clear());
-                    fails.cpus[cpu].2.clear();
-                    all.push(fails);
-                    state.carry_out(op);
-                }
-            }
+            At::Begin | At::Done => state.begin(cpu),
+            At::Change if cpu == FAULTS => state.fault(all),
+            At::Change => state.unmap(rules),
+            At::Queue => state.queue(cpu, rules),
+            At::Carry | At::FlushCarry => state.carry(cpu, rules, all),
             At::GiveUp | At::FlushGiveUp => {
-                *next = if at == At::GiveUp { At::Queued } else { At::Flushed };
+                state.cpus[cpu].0 = if at == At::GiveUp { At::Queued } else { At::Flushed };
                 state.mapped = None;
                 // The other one takes the space's lock for that, and meanwhile marks say too much.
                 state.is_shown &= at != At::GiveUp;
             }
             At::Queued => {
-                *next = At::Free;
+                state.cpus[cpu].0 = At::Free;
                 state.mirror_lock = None;
             }
             At::Free => {
-                *next = At::End;
-                if let Some(frame) = freed.take() {
+                state.cpus[cpu].0 = At::End;
+                if let Some(frame) = state.cpus[cpu].3.take() {
                     state.owners[frame] = Owner::Nobody;
                 }
             }
             At::End => {
-                *next = if cpu == FAULTS { At::Flush } else { At::Begin };
+                state.cpus[cpu].0 = if cpu == FAULTS { At::Flush } else { At::Begin };
                 state.space_lock = None;
             }
-            At::Flush => {
-                if self.mirror_lock.is_some() {
-                    return;
-                }
-                *next = At::FlushCarry;
-                if rules.holds {
-                    state.mirror_lock = Some(cpu);
-                } else {
-                    *taken = core::mem::take(&mut state.queued);
-                }
-            }
+            At::Flush => state.flush(cpu, rules),
             At::Flushed => {
-                *next = At::Begin;
+                state.cpus[cpu].0 = At::Begin;
                 if state.mirror_lock == Some(cpu) {
                     state.mirror_lock = None;
                 }
             }
-            At::Done => return,
         }
         all.push(state);
+    }
+
+    /// Takes the space's lock, which is free, or ends after the last round.
+    fn begin(&mut self, cpu: usize) {
+        if self.rounds[cpu] == 0 {
+            self.cpus[cpu].0 = At::Done;
+            return;
+        }
+        self.cpus[cpu].0 = At::Change;
+        self.space_lock = Some(cpu);
+        self.rounds[cpu] -= 1;
+    }
+
+    /// Maps a frame if there is none yet, and shows it to the stub.
+    fn fault(&mut self, all: &mut Vec<State>) {
+        let free = self.owners.iter().position(|owner| *owner == Owner::Nobody);
+        self.cpus[FAULTS].0 = At::End;
+        let was_there = self.entry.is_some();
+        let frame = match self.entry {
+            Some(frame) if !self.is_shown => Some(frame),
+            Some(_) => None,
+            None => free,
+        };
+        let Some(frame) = frame else { return };
+        (self.entry, self.owners[frame]) = (Some(frame), Owner::Space);
+        if !was_there {
+            // It comes ahead of a touch, and is not shown yet.
+            all.push(self.clone());
+        }
+        let (next, batch, ..) = &mut self.cpus[FAULTS];
+        batch.push(Op::Map(frame));
+        (*next, self.is_shown) = (At::Queue, true);
+    }
+
+    /// Unmaps the frame if there is one. The stub hears of it if it may show the frame.
+    fn unmap(&mut self, rules: Rules) {
+        let (next, batch, _, freed) = &mut self.cpus[UNMAPS];
+        *next = At::End;
+        if let Some(frame) = self.entry.take() {
+            let is_shown = if rules.marks { self.is_shown } else { self.mapped.is_some() };
+            if is_shown {
+                batch.push(Op::Unmap);
+            }
+            (*next, *freed) = (if is_shown { At::Queue } else { At::Free }, Some(frame));
+            self.is_shown = false;
+        }
+    }
+
+    /// Takes the mirror's lock, which is free, and queues the batch.
+    fn queue(&mut self, cpu: usize, rules: Rules) {
+        let (next, batch, taken, freed) = &mut self.cpus[cpu];
+        let mut ops = core::mem::take(batch);
+        // Operations that only give access wait for the next run of user code.
+        let withdraws = freed.is_some() && rules.confirms;
+        *next = if withdraws { At::Carry } else { At::Queued };
+        self.queued.append(&mut ops);
+        if withdraws && !rules.holds {
+            *taken = core::mem::take(&mut self.queued);
+        }
+        self.mirror_lock = Some(cpu);
+    }
+
+    /// The stub carries out one operation, or fails to.
+    fn carry(&mut self, cpu: usize, rules: Rules, all: &mut Vec<State>) {
+        let (next, _, taken, _) = &mut self.cpus[cpu];
+        let (done, failed) =
+            if *next == At::Carry { (At::Queued, At::GiveUp) } else { (At::Flushed, At::FlushGiveUp) };
+        // Without the lock, what was taken out is this CPU's own.
+        let ops = if rules.holds { &mut self.queued } else { taken };
+        if ops.is_empty() {
+            *next = done;
+            return;
+        }
+        let op = ops.remove(0);
+        let mut fails = self.clone();
+        (fails.cpus[cpu].0, _) = (failed, fails.queued.clear());
+        fails.cpus[cpu].2.clear();
+        all.push(fails);
+        self.carry_out(op);
+    }
+
+    /// Takes the mirror's lock, which is free, or what is queued, before user code runs.
+    fn flush(&mut self, cpu: usize, rules: Rules) {
+        self.cpus[cpu].0 = At::FlushCarry;
+        if rules.holds {
+            self.mirror_lock = Some(cpu);
+        } else {
+            self.cpus[cpu].2 = core::mem::take(&mut self.queued);
+        }
     }
 }
 

@@ -14,8 +14,10 @@ use super::aspace::AddressSpace;
 use super::commit::Promise;
 use super::frames::{self, Frame, FrameRef};
 use super::io::IoBuf;
+use super::mappers::Mappers;
 use super::page::{PAGE, PAGE_BYTES};
 use super::pages::Pages;
+use super::quota::Quota;
 use super::residency;
 use super::window::{self, HostFileMap};
 use crate::errno::{Errno, Result};
@@ -81,70 +83,6 @@ impl MemoryObject {
     }
 }
 
-/// The address spaces that map an object, with their ids.
-pub struct Mappers {
-    listed: SpinLock<Vec<(u64, Weak<AddressSpace>)>>,
-    /// How many were ever added. Changed under the lock of the list.
-    added: AtomicU64,
-}
-
-impl Default for Mappers {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Mappers {
-    /// Nobody maps it.
-    pub const fn new() -> Self {
-        Self { listed: SpinLock::new(Rank::Mappers, Vec::new()), added: AtomicU64::new(0) }
-    }
-
-    fn add(&self, aspace: &Arc<AddressSpace>) {
-        let mut mappers = self.listed.lock();
-        mappers.retain(|(id, mapper)| mapper.strong_count() != 0 || AddressSpace::is_listed(*id));
-        if !mappers.iter().any(|(id, _)| *id == aspace.id()) {
-            mappers.push((aspace.id(), Arc::downgrade(aspace)));
-            self.added.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    /// Removes the pages `[first, last)` of `object` from all of them.
-    pub fn unmap(&self, object: *const (), first: u64, last: u64) {
-        for mapper in self.all() {
-            mapper.unmap_object_pages(object, first, last);
-        }
-    }
-
-    /// All of them.
-    pub fn all(&self) -> Vec<Arc<AddressSpace>> {
-        self.listed.lock().iter().filter_map(|(_, mapper)| mapper.upgrade()).collect()
-    }
-
-    /// Whether `found` holds for one of them. A child of one counts that was made meanwhile, while its parent let go.
-    fn any(&self, found: impl Fn(&AddressSpace) -> bool) -> bool {
-        const ROUNDS_MAX: usize = 16;
-        for _ in 0..ROUNDS_MAX {
-            let before = self.added.load(Ordering::SeqCst);
-            if self.any_ends() || self.all().iter().any(|mapper| found(mapper)) {
-                return true;
-            }
-            if self.added.load(Ordering::SeqCst) == before {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Whether one of them is about to end: nobody uses it any more, but its stub may not have let go of the pages yet.
-    fn any_ends(&self) -> bool {
-        self.listed
-            .lock()
-            .iter()
-            .any(|(id, mapper)| mapper.strong_count() == 0 && AddressSpace::is_listed(*id))
-    }
-}
-
 /// Pages of an object that come back together; aligned.
 const AROUND_PAGES: u64 = 32;
 
@@ -170,48 +108,6 @@ static COPIES: AtomicUsize = AtomicUsize::new(0);
 
 /// All stores by their address, which is theirs as long as they are listed.
 static STORES: SpinLock<BTreeMap<usize, Weak<PageStore>>> = SpinLock::new(Rank::PageStores, BTreeMap::new());
-
-/// A number of units that many have between them: of pages, the stores of a tmpfs.
-pub struct Quota {
-    most: AtomicU64,
-    used: AtomicU64,
-}
-
-impl Quota {
-    /// Room for `most` units.
-    pub fn new(most: u64) -> Arc<Self> {
-        Arc::new(Self { most: AtomicU64::new(most), used: AtomicU64::new(0) })
-    }
-
-    /// Units that there are in all, and that are left.
-    pub fn room(&self) -> (u64, u64) {
-        let most = self.most.load(Ordering::Relaxed);
-        (most, most.saturating_sub(self.used.load(Ordering::Relaxed)))
-    }
-
-    /// Changes how many there are in all; `EINVAL`: more are used.
-    pub fn set_most(&self, most: u64) -> Result<()> {
-        if self.used.load(Ordering::Relaxed) > most {
-            return Err(Errno::EINVAL);
-        }
-        self.most.store(most, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Takes some; `ENOSPC`.
-    pub fn take(&self, units: u64) -> Result<()> {
-        let most = self.most.load(Ordering::Relaxed);
-        let more = |used: u64| used.checked_add(units).filter(|used| *used <= most);
-        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.map(drop).map_err(|_| Errno::ENOSPC)
-    }
-
-    /// Gives back what was taken.
-    pub fn give_back(&self, units: u64) {
-        let less = |used: u64| Some(used.saturating_sub(units));
-        let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    }
-}
 
 impl PageStore {
     /// An empty store of `size` bytes, all holes.

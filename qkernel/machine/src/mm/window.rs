@@ -10,7 +10,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::copies::{self, Copies, Version};
-use super::object::Mappers;
+use super::mappers::Mappers;
 use super::page::{PAGE, page_up};
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};

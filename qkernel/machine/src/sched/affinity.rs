@@ -7,10 +7,10 @@ use core::sync::atomic::Ordering;
 
 use super::cpu_set::CpuSet;
 use super::queue::Place;
-use super::{
-    QUEUE, RUNNABLE, RUNNING, Runnable, SchedState, Sleep, arch, mirror, notify, schedule, sleep_until,
-};
-use crate::{platform, time};
+use super::sleep::{Sleep, sleep_until};
+use super::task::{RUNNABLE, RUNNING, Runnable, SchedState};
+use super::{QUEUE, mirror, notify, schedule};
+use crate::{arch, platform, time};
 
 /// How often, and how long each time, is waited for a task to leave a CPU. One that is in user code leaves it at once, unless the host
 /// does not run it; one that is busy in the kernel comes to user code elsewhere.

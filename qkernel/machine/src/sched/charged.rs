@@ -2,7 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Runnable, SchedState, current};
+use super::cpu::current;
+use super::task::{Runnable, SchedState};
 use crate::owner::{self, Owner};
 
 impl SchedState {

@@ -20,11 +20,11 @@
 //! Nothing here knows a clock: whoever calls says what time it is (monotonic, in nanoseconds). But for the
 //! load it is looked at only if times are kept ([`RunQueue::keeps_time`]).
 
-use alloc::collections::VecDeque;
+mod line;
+
 use alloc::vec::Vec;
 
-use abi::layout::MAX_CPUS;
-
+use self::line::{CPUS, Entry, Line};
 use super::budget::{Budget, Left, Quota, Throttling};
 use super::cpu_set::CpuSet;
 use super::load::{Averages, Clock, Load};
@@ -64,88 +64,6 @@ pub(super) enum Grant {
     Until(u64),
     /// Nothing. With a time: whoever is told calls [`RunQueue::refill`] then.
     Wait(Option<u64>),
-}
-
-struct Entry<T> {
-    ticket: u64,
-    owner: Owner,
-    cpus: CpuSet,
-    task: T,
-}
-
-/// Entries by their tickets.
-struct Line<T> {
-    entries: VecDeque<Entry<T>>,
-    /// Entries that are bound, and how many of those each CPU may run.
-    bound: usize,
-    bound_to: [usize; CPUS],
-}
-
-const CPUS: usize = MAX_CPUS as usize;
-
-impl<T> Line<T> {
-    const fn new() -> Self {
-        Self { entries: VecDeque::new(), bound: 0, bound_to: [0; CPUS] }
-    }
-
-    fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    fn push(&mut self, entry: Entry<T>) {
-        self.count(entry.cpus, 1);
-        self.entries.push_back(entry);
-    }
-
-    /// Changes the counts by one entry more, or less.
-    fn count(&mut self, cpus: CpuSet, change: isize) {
-        if cpus.is_all() {
-            return;
-        }
-        self.bound = self.bound.saturating_add_signed(change);
-        let counts = self.bound_to.iter_mut().enumerate().filter(|(cpu, _)| cpus.has(*cpu));
-        counts.for_each(|(_, count)| *count = count.saturating_add_signed(change));
-    }
-
-    /// Whether there is something for the CPU.
-    fn has_for(&self, cpu: usize) -> bool {
-        self.len() > self.bound || self.bound_to[cpu] != 0
-    }
-
-    /// Where the first entry stands that the CPU may run and for which `free` holds.
-    fn find(&self, cpu: usize, free: impl Fn(&T) -> bool) -> Option<usize> {
-        if !self.has_for(cpu) {
-            return None;
-        }
-        self.entries.iter().position(|entry| entry.cpus.has(cpu) && free(&entry.task))
-    }
-
-    fn remove(&mut self, at: usize) -> Option<Entry<T>> {
-        let entry = self.entries.remove(at)?;
-        self.count(entry.cpus, -1);
-        Some(entry)
-    }
-
-    fn place_of(&self, ticket: u64) -> Option<usize> {
-        self.entries.binary_search_by_key(&ticket, |entry| entry.ticket).ok()
-    }
-
-    fn take(&mut self, ticket: u64) -> Option<Entry<T>> {
-        self.place_of(ticket).and_then(|at| self.remove(at))
-    }
-
-    /// Binds an entry anew; result: how it was bound. `None`: it is not here.
-    fn bind(&mut self, ticket: u64, cpus: CpuSet) -> Option<CpuSet> {
-        let at = self.place_of(ticket)?;
-        let former = core::mem::replace(&mut self.entries[at].cpus, cpus);
-        self.count(former, -1);
-        self.count(cpus, 1);
-        Some(former)
-    }
 }
 
 struct Lane<T> {

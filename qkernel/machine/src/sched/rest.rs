@@ -19,7 +19,8 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::{CPUS, DEAD, Runnable, SchedState};
+use super::cpu::CPUS;
+use super::task::{DEAD, Runnable, SchedState};
 use crate::{arch, platform};
 
 const NOWHERE: u32 = 0;

@@ -145,18 +145,7 @@ impl State {
                 state.on_cpu |= who == Who::T;
                 At::Runs(who)
             }
-            At::Runs(Who::U) => {
-                if self.registers == Registers::In(cpu) {
-                    state.registers = Registers::Lost;
-                }
-                At::Idle
-            }
-            At::Runs(Who::T) => {
-                state.wrong |= ![Registers::Saved, Registers::In(cpu)].contains(&self.registers);
-                state.wrong |= self.cpus[1 - cpu] == At::Runs(Who::T);
-                (state.registers, state.sleeps) = (Registers::In(cpu), true);
-                At::Begins
-            }
+            At::Runs(who) => state.run(cpu, who),
             At::Begins => {
                 (state.rest, state.keeps[cpu]) = (Rest::On(cpu), true);
                 At::Idle
@@ -164,6 +153,20 @@ impl State {
         };
         state.wrong |= state.registers == Registers::Lost;
         Vec::from([state])
+    }
+
+    /// A CPU has run a task until it sleeps.
+    fn run(&mut self, cpu: usize, who: Who) -> At {
+        if who == Who::U {
+            if self.registers == Registers::In(cpu) {
+                self.registers = Registers::Lost;
+            }
+            return At::Idle;
+        }
+        self.wrong |= ![Registers::Saved, Registers::In(cpu)].contains(&self.registers);
+        self.wrong |= self.cpus[1 - cpu] == At::Runs(Who::T);
+        (self.registers, self.sleeps) = (Registers::In(cpu), true);
+        At::Begins
     }
 
     /// An idle CPU picks a task, under the queue's lock.

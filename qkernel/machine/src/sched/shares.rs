@@ -3,12 +3,13 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
+use super::budget::{Quota, Throttling};
+use super::cpu::current;
+use super::cpu_set::CpuSet;
 use super::queue::{Grant, Place};
+use super::task::{Runnable, SchedState};
 use super::timer::{self, Alarm};
-use super::{
-    CpuSet, HAS_BOUND, QUEUE, Quota, Runnable, SchedState, Throttling, current, mirror, notify, notify_all,
-    pause, queue_to_change, schedule,
-};
+use super::{HAS_BOUND, QUEUE, mirror, notify, notify_all, pause, queue_to_change, schedule};
 use crate::owner::Owner;
 use crate::{arch, platform, time};
 

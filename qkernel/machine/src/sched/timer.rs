@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Runnable, pause, set_times};
+use super::task::Runnable;
+use super::{pause, set_times};
 use crate::arch;
 use crate::platform;
 use crate::rank::Rank;

@@ -7,7 +7,9 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use bitflags::bitflags;
 
-use super::{Runnable, Sleep};
+use super::cpu::current;
+use super::sleep::{Sleep, sleep_until};
+use super::task::Runnable;
 use crate::errno::{Errno, Result};
 use crate::lock_order;
 use crate::rank::Rank;
@@ -218,9 +220,9 @@ impl WaitQueue {
         if let Some(value) = ready() {
             return Ok(Some(value));
         }
-        let task = super::current();
+        let task = current();
         let id = self.register(Waker::Task(task), PollEvents::all());
-        let result = super::sleep_until(kind, deadline_ns, ready);
+        let result = sleep_until(kind, deadline_ns, ready);
         self.unregister(id);
         result
     }

@@ -10,7 +10,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{go_on, let_others_go_on, this_cpu};
+use super::cpu::this_cpu;
+use super::{go_on, let_others_go_on};
 use crate::errno::Result;
 use crate::{lock_order, platform};
 
@@ -45,13 +46,6 @@ pub fn count_bytes(bytes: usize) {
 /// How long the kernel may compute before builds with `checks` tell of it.
 #[cfg(feature = "checks")]
 const LONG_NS: u64 = 50_000_000;
-
-/// This CPU begins with something else: what it does from now on is new.
-#[inline]
-pub(super) fn begin_stretch() {
-    #[cfg(feature = "checks")]
-    this_cpu().stretch_tsc.store(crate::arch::read_tsc(), Ordering::Relaxed);
-}
 
 /// Others may go on here: builds with `checks` tell if they could not for long. `place`: what was done until now.
 #[inline]

@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
+use crate::fs::file::position::{append_position, limit_write, seek_in_file};
 use crate::fs::file::{At, File, FileOps, OpenFlags, Way, Whence};
-use crate::fs::file::{append_position, seek_in_file};
 use crate::fs::hostfs::attr::read_sized;
 use crate::fs::hostfs::{HostInode, attr, with_room};
 use crate::fs::inode::Stat;
@@ -80,7 +80,7 @@ impl HostFile {
     }
 
     fn write_at(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
-        crate::fs::file::limit_write(offset, buf)?;
+        limit_write(offset, buf)?;
         self.write_by(offset, || file::write(&self.handle, offset, buf))
     }
 }

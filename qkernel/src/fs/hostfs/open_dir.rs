@@ -9,7 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use crate::fs::file::seek_in_dir;
+use crate::fs::file::position::seek_in_dir;
 use crate::fs::file::{At, DirEntry, File, FileOps, OpenFlags, Whence};
 use crate::fs::hostfs::{HostInode, attr};
 use crate::fs::inode::Stat;

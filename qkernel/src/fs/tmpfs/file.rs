@@ -6,8 +6,8 @@ use core::any::Any;
 
 use crate::fs::access;
 use crate::fs::caller;
+use crate::fs::file::position::{append_position, limit_write, seek_in_dir, seek_in_file};
 use crate::fs::file::{At, DirEntry, File, FileOps, Whence};
-use crate::fs::file::{append_position, limit_write, seek_in_dir, seek_in_file};
 use crate::fs::inode::Stat;
 use crate::fs::inode::{Inode, S_IFDIR, S_IFREG};
 use crate::fs::tmpfs::{Content, TmpInode};

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::net::MsgFlags;
-use crate::net::inbox::{Envelope, Inbox, Queue, ReceiveHow, Received, Record};
+use crate::net::inbox::queue::{Queue, Record};
+use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use crate::net::passing::Rights;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;

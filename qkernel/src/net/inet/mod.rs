@@ -6,11 +6,11 @@
 mod filtered;
 mod ioctl;
 mod local_ports;
+mod options;
+mod transfer;
 mod zero_copy;
 
-use alloc::borrow::Cow;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
@@ -25,7 +25,6 @@ use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::inet::local_ports::Unbound;
 use crate::net::inet::zero_copy::ZeroCopy;
 use crate::net::options::Options;
-use crate::net::route;
 use crate::net::settings;
 use crate::net::talks::{self, Talk};
 use crate::net::visits::{self, Visit};
@@ -44,26 +43,13 @@ use machine::sync::{Mutex, Once, Rank, SpinLock};
 /// Numbers of the ABI.
 pub const IPPROTO_IP: u32 = 0;
 pub const IPPROTO_IPV6: u32 = 41;
-const IP_UNICAST_IF: u32 = 50;
-const IPV6_UNICAST_IF: u32 = 76;
 pub const IPV6_2292PKTINFO: u32 = 2;
 pub const IPV6_PKTINFO: u32 = 50;
-const TCP_CONGESTION: u32 = 13;
-const TCP_ULP: u32 = 31;
 const IPPROTO_ICMP: u32 = 1;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 const IPPROTO_ICMPV6: u32 = 58;
 const SO_ERROR: u32 = 4;
-const SO_DEBUG: u32 = 1;
-const SO_SNDBUFFORCE: u32 = 32;
-const SO_RCVBUFFORCE: u32 = 33;
-const SO_BINDTODEVICE: u32 = 25;
-const SO_BINDTOIFINDEX: u32 = 62;
-const SO_ZEROCOPY: u32 = 60;
-/// Most control data a receive makes room for.
-const CONTROL_MAX: usize = abi::socket::CONTROL_MAX as usize;
-
 /// An internet socket.
 pub struct InetSocket {
     handle: Handle,
@@ -222,27 +208,6 @@ impl InetSocket {
         result
     }
 
-    /// Where it keeps the interface that an option names for what goes to one receiver; `None`: the host does.
-    fn unicast_interface(&self, level: u32, name: u32) -> Option<&AtomicU32> {
-        match (level, name) {
-            _ if settings::devices_may_be_chosen() => None,
-            (IPPROTO_IP, IP_UNICAST_IF) => Some(&self.unicast_interfaces[0]),
-            (IPPROTO_IPV6, IPV6_UNICAST_IF) => Some(&self.unicast_interfaces[1]),
-            _ => None,
-        }
-    }
-
-    /// Whether an option names the layer above TCP (`tls`), of which none is offered.
-    fn is_upper_layer(&self, level: u32, name: u32) -> bool {
-        self.protocol == IPPROTO_TCP && (level, name) == (IPPROTO_TCP, TCP_ULP)
-    }
-
-    /// Whether options of a level may be the socket's.
-    fn knows(&self, level: u32) -> bool {
-        let is_ip = level == IPPROTO_IP || (level == IPPROTO_IPV6 && self.family != AF_INET);
-        is_ip || level == SOL_SOCKET || level == self.protocol
-    }
-
     /// Whether an attempt may come to something. What waits on a listening socket is connections, and whatever else is asked of it is
     /// refused at once.
     fn may(&self, direction: Direction) -> bool {
@@ -262,130 +227,8 @@ impl InetSocket {
             _ => self.readiness.used(direction),
         }
     }
-
-    /// Sends as many bytes as there is room for. A stream takes fewer than it is offered only when it is full: programs
-    /// that wait for edges rely on that.
-    fn send_all(&self, buf: &mut IoBuf<'_>, message: &Outgoing, flags: u32) -> Result<usize> {
-        let address = match &message.to {
-            Some(Destination::Address(address)) => &address[..],
-            _ => &[],
-        };
-        let whole = !self.is_stream();
-        let mut done = 0;
-        loop {
-            let before = self.readiness.moment();
-            match hs::send(&self.handle, buf, whole, flags, address, &message.control) {
-                Ok((sent, offered)) => {
-                    done += sent;
-                    self.talk.get().inspect(|talk| talk.sent());
-                    let full = !whole && sent < offered;
-                    self.readiness.done(before, Direction::Send, full);
-                    if full || whole || buf.is_empty() {
-                        return Ok(done);
-                    }
-                }
-                Err(error) => {
-                    self.noted(before, Direction::Send, error);
-                    return self.stopped(done, error);
-                }
-            }
-        }
-    }
-
-    /// Sends as many bytes of a host file as there is room for; 0 at its end.
-    fn send_file_all(&self, file: &Handle, offset: u64, len: usize) -> Result<usize> {
-        let mut done = 0;
-        while done < len {
-            let before = self.readiness.moment();
-            match hs::send_file(&self.handle, file, offset + done as u64, len - done) {
-                Ok(0) => break,
-                Ok(sent) => {
-                    done += sent;
-                    self.talk.get().inspect(|talk| talk.sent());
-                    self.readiness.done(before, Direction::Send, false);
-                }
-                Err(error) => {
-                    self.noted(before, Direction::Send, error);
-                    return self.stopped(done, error);
-                }
-            }
-        }
-        Ok(done)
-    }
-
-    /// The result of a call that met an error after `done` bytes. The bytes count; the next call meets the error.
-    fn stopped(&self, done: usize, error: Errno) -> Result<usize> {
-        if done == 0 {
-            return Err(error);
-        }
-        self.keep_error(error);
-        Ok(done)
-    }
-
-    fn take_late_error(&self) -> Option<Errno> {
-        if self.late_error.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let error = self.late_error.swap(0, Ordering::Relaxed);
-        (error != 0).then_some(Errno(error.cast_signed()))
-    }
-
-    /// Receives until the buffer is full or nothing is left, for the same reason; messages once.
-    fn receive_all(&self, buf: &mut IoBuf<'_>, how: &ReceiveHow) -> Result<Received> {
-        let stream = self.is_stream();
-        let beside = how.flags.intersects(BESIDE);
-        let once = !stream || how.peek || beside;
-        let names = how.name || !stream && visits::are_told_apart();
-        let mut received = Received::default();
-        loop {
-            let (wanted, before) = (buf.remaining(), self.readiness.moment());
-            let mut with = hs::Receive {
-                flags: (how.flags & HOST_RECEIVE).bits() | if how.peek { MsgFlags::PEEK.bits() } else { 0 },
-                address: vec![0; if names { abi::socket::ADDRESS_MAX as usize } else { 0 }],
-                control: vec![0; how.control_room.min(CONTROL_MAX)],
-                ..hs::Receive::default()
-            };
-            let got = match hs::receive(&self.handle, buf, !stream, &mut with) {
-                Ok(got) => got,
-                // The host says so after the end of reading as well, and its `poll` says that the end is there.
-                Err(Errno::EAGAIN) if !beside && !self.reads_ended.load(Ordering::Acquire) => {
-                    self.readiness.would_wait(before, Direction::Receive);
-                    return self.stopped(received.bytes, Errno::EAGAIN).map(|_| received);
-                }
-                Err(error) => {
-                    self.readiness.used(Direction::Receive);
-                    return self.stopped(received.bytes, error).map(|_| received);
-                }
-            };
-            if !stream {
-                visits::received(&with.address);
-            }
-            if got > 0 && !how.peek {
-                self.came(&with.address);
-            }
-            received.bytes += got;
-            received.full += with.full;
-            received.flags |= MsgFlags::from_bits_truncate(with.flags);
-            if how.name {
-                received.from = Some(with.address.as_slice().into());
-            }
-            received.control.append(&mut with.control);
-            if !how.peek {
-                let short = stream && !beside && got > 0 && got < with.offered;
-                self.readiness.done(before, Direction::Receive, short);
-            }
-            if !stream {
-                hs::check_fault(&with, wanted)?;
-            }
-            if once || got < with.offered || buf.is_empty() {
-                return Ok(received);
-            }
-        }
-    }
 }
 
-/// Flags of a receive that are the host's business.
-const HOST_RECEIVE: MsgFlags = MsgFlags::OOB.union(MsgFlags::TRUNC).union(MsgFlags::ERRQUEUE);
 /// Data that comes beside the stream; a receive never waits for it.
 const BESIDE: MsgFlags = MsgFlags::OOB.union(MsgFlags::ERRQUEUE);
 /// Flags of a message that are the host's business.
@@ -630,21 +473,11 @@ impl Socket for InetSocket {
     }
 
     fn option(&self, level: u32, name: u32, room: usize) -> Result<Vec<u8>> {
-        if self.family == AF_INET && !self.knows(level) {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if (level, name) == (SOL_SOCKET, SO_ZEROCOPY) {
-            return Ok(u32::from(self.zero_copy.lock().is_on()).to_ne_bytes().to_vec());
-        }
-        if self.is_upper_layer(level, name) {
-            return Ok(Vec::new());
-        }
-        if self.knows(level)
-            && let Some(kept) = self.unicast_interface(level, name)
-        {
-            return Ok(kept.load(Ordering::Relaxed).to_ne_bytes().to_vec());
-        }
-        hs::option(&self.handle, level, name, room)
+        self.get_option(level, name, room)
+    }
+
+    fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result<()> {
+        self.change_option(level, name, value)
     }
 
     fn sent_zerocopy(&self) {
@@ -660,59 +493,6 @@ impl Socket for InetSocket {
         }
         let old = core::mem::replace(&mut *self.filter.lock(), filter);
         drop(old);
-        Ok(())
-    }
-
-    fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result<()> {
-        if level == SOL_SOCKET {
-            match name {
-                SO_SNDBUFFORCE | SO_RCVBUFFORCE => return Err(Errno::EPERM),
-                // A device leads around the routes.
-                SO_BINDTODEVICE | SO_BINDTOIFINDEX if !settings::devices_may_be_chosen() => {
-                    return Err(Errno::EPERM);
-                }
-                SO_ZEROCOPY if !matches!(self.protocol, IPPROTO_TCP | IPPROTO_UDP) => {
-                    return Err(Errno::EOPNOTSUPP);
-                }
-                SO_ZEROCOPY => return self.zero_copy.lock().set(value),
-                SO_DEBUG => {
-                    return if value.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(Errno::EACCES) };
-                }
-                _ => {}
-            }
-        }
-        let is_transport = level == self.protocol && matches!(level, IPPROTO_TCP | IPPROTO_UDP);
-        let is_name = matches!(name, TCP_CONGESTION | TCP_ULP);
-        if is_transport && (value.is_empty() || (value.len() < 4 && !is_name)) {
-            return Err(Errno::EINVAL);
-        }
-        if self.is_upper_layer(level, name) {
-            return Err(Errno::ENOENT);
-        }
-        if !self.knows(level) {
-            return Err(Errno::ENOPROTOOPT);
-        }
-        if let Some(kept) = self.unicast_interface(level, name) {
-            let index: [u8; 4] = *value.first_chunk().ok_or(Errno::EINVAL)?;
-            let number = u32::from_be_bytes(index);
-            if number != 0 && !route::links()?.iter().any(|link| link.index == number) {
-                return Err(Errno::EADDRNOTAVAIL);
-            }
-            kept.store(u32::from_ne_bytes(index), Ordering::Relaxed);
-            return Ok(());
-        }
-        let mut value = Cow::Borrowed(value);
-        if level == IPPROTO_IPV6
-            && matches!(name, IPV6_PKTINFO | IPV6_2292PKTINFO)
-            && !settings::devices_may_be_chosen()
-            && let Some(index) = value.to_mut().get_mut(16..)
-        {
-            // As in messages ([`leave_to_routes`](crate::syscall::message)).
-            index.fill(0);
-        }
-        hs::set_option(&self.handle, level, name, &value)?;
-        // The rule for readability may have changed (urgent data in line, least amounts).
-        self.readiness.touched();
         Ok(())
     }
 

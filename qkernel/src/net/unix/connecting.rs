@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::{Link, State, UnixSocket};
+use crate::net::SOCK_DGRAM;
 use crate::net::ancillary::PeerCreds;
 use crate::net::inbox::Inbox;
 use crate::net::unix_host::HostTarget;
@@ -125,4 +126,27 @@ impl UnixSocket {
             peer: Some(target.me.clone()),
         })
     }
+}
+
+/// Two connected sockets.
+pub fn pair(kind: u32, protocol: u32, creds: &PeerCreds) -> Result<[Arc<UnixSocket>; 2]> {
+    let (a, b) = (UnixSocket::new(kind, protocol)?, UnixSocket::new(kind, protocol)?);
+    let inbox = |of: &Arc<UnixSocket>, other: &Arc<UnixSocket>| match &of.datagrams {
+        Some(inbox) => inbox.clone(),
+        None => Inbox::new(of.wait.clone(), other.wait.clone()),
+    };
+    let (to_a, to_b) = (inbox(&a, &b), inbox(&b, &a));
+    let link = |inbox: &Arc<Inbox>, outbox: &Arc<Inbox>, peer: &Arc<UnixSocket>| {
+        let (inbox, outbox) = (inbox.clone(), outbox.clone());
+        State::Connected(Link {
+            inbox,
+            outbox,
+            peer_name: peer.name.clone(),
+            peer_creds: Some(creds.clone()),
+            peer: (kind == SOCK_DGRAM).then(|| peer.me.clone()),
+        })
+    };
+    *a.state.lock() = link(&to_a, &to_b, &b);
+    *b.state.lock() = link(&to_b, &to_a, &a);
+    Ok([a, b])
 }

@@ -14,7 +14,7 @@ use crate::syscall::memory::flags::protection;
 use crate::syscall::memory::mlock::check_locked;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
-use machine::mm::map::Remap;
+use machine::mm::remap::Remap;
 use machine::mm::vma::VmaFlags;
 use machine::mm::{AddressSpace, PAGE, Prot, UserAddr, page_down, page_up};
 

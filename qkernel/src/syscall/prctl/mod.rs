@@ -43,7 +43,6 @@ const PR_SET_VMA: u32 = 0x5356_4d41;
 /// `prctl(2)`.
 pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -> SyscallResult {
     let process = cx.process();
-    let creds = cx.task.creds.get();
     match option {
         PR_SET_PDEATHSIG if a > u64::from(SIGRTMAX) => Err(Errno::EINVAL),
         PR_SET_PDEATHSIG => {
@@ -85,6 +84,16 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
             cx.user().write(UserAddr::new(a), &cx.task.clear_child_tid.load(Ordering::Relaxed))?;
             Ok(0)
         }
+        // PR_SET_VMA_ANON_NAME: names of mappings are not kept.
+        PR_SET_VMA if a == 0 => Ok(0),
+        _ => marks(cx, option, [a, b, c, d]),
+    }
+}
+
+/// Marks of a process that are set or not, and options that are kept without effect.
+fn marks(cx: &Ctx<'_>, option: u32, [a, b, c, d]: [u64; 4]) -> SyscallResult {
+    let process = cx.process();
+    match option {
         PR_SET_CHILD_SUBREAPER => {
             process.is_subreaper.store(a != 0, Ordering::Relaxed);
             Ok(0)
@@ -114,9 +123,7 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
             unused(&[a, b, c, d])?;
             Ok(process.refuses_huge_pages.load(Ordering::Relaxed).into())
         }
-        // PR_SET_VMA_ANON_NAME: names of mappings are not kept.
-        PR_SET_VMA if a == 0 => Ok(0),
-        _ => kept(cx, &creds, option, [a, b, c, d]),
+        _ => kept(cx, &cx.task.creds.get(), option, [a, b, c, d]),
     }
 }
 

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use crate::config::RW_MAX_BYTES;
-use crate::fs::file::room_to_write;
+use crate::fs::file::position::room_to_write;
 use crate::fs::file::{At, File, OpenFlags};
 use crate::fs::hostfs::file::HostFile;
 use crate::fs::inode::{S_IFDIR, S_IFREG};

@@ -103,14 +103,12 @@ struct TablePointer {
     base: u64,
 }
 
-/// Fills and loads the descriptor tables of CPU `cpu`, and nulls the data segment registers. GS base must be restored
-/// by the caller.
+/// Points a CPU's task state segment at its stacks, and its GDT at that segment.
 ///
 /// # Safety
-/// Runs once on each CPU, which is `cpu` and in ring 0, before any exception can happen.
-pub unsafe fn load(cpu: usize) {
-    let tables = CPU_TABLES[cpu].0.get();
-    // SAFETY: the element is this CPU's alone, and nothing uses it yet.
+/// `tables` is the element of a CPU that does not use it yet, and nobody else does.
+unsafe fn fill_cpu_tables(tables: *mut CpuTables) {
+    // SAFETY: as the caller says.
     unsafe {
         let end = |stack: *mut u8, bytes: usize| stack.add(bytes) as u64;
         let mut ist = [0; 7];
@@ -147,6 +145,17 @@ pub unsafe fn load(cpu: usize) {
             base >> 32,
         ];
     }
+}
+
+/// Fills and loads the descriptor tables of CPU `cpu`, and nulls the data segment registers. GS base must be restored
+/// by the caller.
+///
+/// # Safety
+/// Runs once on each CPU, which is `cpu` and in ring 0, before any exception can happen.
+pub unsafe fn load(cpu: usize) {
+    let tables = CPU_TABLES[cpu].0.get();
+    // SAFETY: the element is this CPU's alone, and nothing uses it yet.
+    unsafe { fill_cpu_tables(tables) };
     fill_idt();
     let gdt = TablePointer {
         limit: 10 * 8 - 1,

@@ -1,0 +1,144 @@
+//! The transitions of the state machine.
+
+use super::*;
+
+fn hibernate(request: i64, is_hastened: bool) -> Input {
+    Input::Hibernate(Order { request, since_ns: 0, is_hastened, is_held: false })
+}
+
+fn resume(request: i64) -> Input {
+    Input::Resume { request, serves: false }
+}
+
+/// Where these inputs lead, and the actions of the last one.
+fn after(inputs: &[Input]) -> (Machine, Vec<Action>) {
+    let mut machine = Machine::new();
+    let mut last = Vec::new();
+    for input in inputs {
+        last = machine.step(*input).iter().collect();
+    }
+    (machine, last)
+}
+
+const BACK: Input = Input::BroughtBack { streams: false };
+
+#[test]
+fn each_transition_leads_where_the_table_says() {
+    use Input::{CalledOut, Frozen, Pause, Stored, Told};
+    let down = [hibernate(1, false), Frozen, Stored, Told(1)];
+    let order = Order { request: 1, since_ns: 0, is_hastened: false, is_held: false };
+    let table: &[(&[Input], State, &[Action])] = &[
+        (&[Pause(1)], State::Pausing(1), &[Action::Pause(1)]),
+        (&[Pause(1), CalledOut(1)], State::Paused, &[]),
+        (&[Pause(1), resume(2)], State::Running, &[Action::Resume(2)]),
+        (&[Pause(1), CalledOut(1), resume(2)], State::Running, &[Action::Resume(2)]),
+        (&[hibernate(1, true)], State::Pausing(1), &[Action::Pause(1)]),
+        (&[hibernate(1, false)], State::Running, &[]),
+        (&[hibernate(1, false), hibernate(1, true)], State::Pausing(1), &[Action::Pause(1)]),
+        (&down[..2], State::Hibernating(1), &[Action::Pause(1), Action::Store(order)]),
+        (&down[..3], State::Answering(1), &[Action::Tell(1, Outcome::Done)]),
+        (&down, State::Hibernated, &[]),
+        (&[&down[..], &[hibernate(1, true)]].concat(), State::Hibernated, &[]),
+        (
+            &[&down[..], &[hibernate(2, true), Frozen]].concat(),
+            State::Answering(2),
+            &[Action::Tell(2, Outcome::Already)],
+        ),
+        (&[&down[..], &[resume(2)]].concat(), State::Waking(2), &[Action::BringBack]),
+        (&[&down[..], &[resume(2), BACK]].concat(), State::Running, &[Action::Resume(2)]),
+        (
+            &[&down[..], &[resume(2), hibernate(3, true), BACK]].concat(),
+            State::Pausing(3),
+            &[Action::Pause(3)],
+        ),
+        (
+            &[&down[..], &[Input::WakeEvent(7)]].concat(),
+            State::Waking(1),
+            &[Action::TellWakeEvent(7), Action::BringBack],
+        ),
+        (
+            &[&down[..], &[Input::WakeEvent(7), BACK]].concat(),
+            State::Running,
+            &[Action::Resume(1), Action::TellIdle],
+        ),
+    ];
+    for (inputs, state, actions) in table {
+        let (machine, last) = after(inputs);
+        assert_eq!((machine.state(), &last[..]), (*state, *actions), "{inputs:?}");
+    }
+}
+
+#[test]
+fn the_last_request_counts_in_whatever_order_they_are_taken() {
+    let (machine, last) = after(&[resume(3), Input::Pause(2), hibernate(1, true)]);
+    assert_eq!((machine.state(), machine.goal(), &last[..]), (State::Running, Goal::Run, &[][..]));
+    let (_, last) = after(&[hibernate(1, false), resume(2)]);
+    assert_eq!(last, [Action::Tell(1, Outcome::Cancelled), Action::Resume(2)]);
+}
+
+#[test]
+fn a_wake_event_on_the_way_down_wakes_it_once_it_sleeps_and_means_nothing_in_a_pause() {
+    let down = [hibernate(1, true), Input::CalledOut(1), Input::Frozen, Input::Stored, Input::Told(1)];
+    for at in 1..down.len() {
+        let mut inputs = down.to_vec();
+        inputs.insert(at, Input::WakeEvent(7));
+        let (machine, last) = after(&inputs);
+        assert_eq!(machine.state(), State::Waking(1), "{inputs:?}");
+        assert_eq!(last, [Action::TellWakeEvent(7), Action::BringBack]);
+    }
+    let paused = [Input::Pause(1), Input::CalledOut(1), Input::WakeEvent(7), hibernate(2, true)];
+    let (machine, _) =
+        after(&[&paused[..], &[Input::CalledOut(2), Input::Frozen, Input::Stored, Input::Told(2)]].concat());
+    assert_eq!(machine.state(), State::Hibernated);
+}
+
+#[test]
+fn what_is_held_goes_on_by_request_alone() {
+    let held = Input::Hibernate(Order { request: 1, since_ns: 0, is_hastened: true, is_held: true });
+    let down = [held, Input::CalledOut(1), Input::Frozen, Input::Stored, Input::Told(1)];
+    for at in 0..=down.len() {
+        let mut inputs = down.to_vec();
+        inputs.insert(at, Input::WakeEvent(7));
+        assert_eq!(after(&inputs).0.state(), State::Hibernated, "{inputs:?}");
+    }
+    let later = |request| [&down[..], &[request, Input::WakeEvent(7)]].concat();
+    assert_eq!(after(&later(Input::Hold(2))).0.state(), State::Hibernated);
+    assert_eq!(after(&later(Input::Pause(2))).0.state(), State::Waking(2));
+    assert_eq!(after(&later(resume(2))).0.state(), State::Waking(2));
+    let first =
+        [hibernate(1, true), Input::CalledOut(1), Input::WakeEvent(7), Input::Hold(2), Input::CalledOut(2)];
+    assert_eq!(after(&first).0.state(), State::Paused);
+}
+
+#[test]
+fn whatever_fails_leaves_it_running() {
+    for why in [Obstacle::NoMemory, Obstacle::Store] {
+        let failed = Input::NotStored { why, now_ns: 0 };
+        let (machine, last) = after(&[hibernate(1, false), Input::Frozen, failed]);
+        assert_eq!(machine.state(), State::Running);
+        assert_eq!(last, [Action::Tell(1, Outcome::Failed(why)), Action::Resume(1)]);
+    }
+    let early = Input::NotFrozen { now_ns: PATIENCE_NS - 1 };
+    let (machine, last) = after(&[hibernate(1, false), early]);
+    assert!(machine.is_wanted() && last.is_empty());
+    let (machine, last) = after(&[hibernate(1, false), early, Input::NotFrozen { now_ns: PATIENCE_NS }]);
+    assert!(!machine.is_wanted());
+    assert_eq!(last, [Action::Tell(1, Outcome::Failed(Obstacle::Busy)), Action::Resume(1)]);
+}
+
+#[test]
+fn nothing_is_stored_while_pages_come_back() {
+    let (mut machine, last) = after(&[
+        hibernate(1, false),
+        Input::Frozen,
+        Input::Stored,
+        Input::Told(1),
+        resume(2),
+        Input::BroughtBack { streams: true },
+    ]);
+    assert_eq!(last, [Action::Resume(2), Action::Stream]);
+    machine.step(hibernate(3, false));
+    assert!(machine.step(Input::Frozen).is_empty() && !machine.wants_freeze());
+    machine.step(Input::Streamed);
+    assert!(machine.wants_freeze());
+}
