@@ -8,6 +8,7 @@ from pathlib import Path
 import peers
 from lib.outcome import Failure, Skip, check
 from lib.tree import SEARCH
+from lib.waiting import comes
 from world import INSIDE, new_port
 
 MB = 1 << 20
@@ -265,10 +266,8 @@ def dns(side):
 def udp_echo(side):
     port = new_port()
     server = side.launch("python3", inside("echo_udp.py"), port)
-    end = time.monotonic() + 20
-    while "ready" not in Path(server.out_path).read_text():
-        check(time.monotonic() < end and server.process.poll() is None, f"no server: {server.remarks()}")
-        time.sleep(0.02)
+    ready = comes(lambda: "ready" in Path(server.out_path).read_text() or server.process.poll() is not None, 20)
+    check(ready and server.process.poll() is None, f"no server: {server.remarks()}")
     start = time.monotonic()
     peers.udp_echo(port, 100_000)
     side.note(f"{100_000 / (time.monotonic() - start):.0f} datagrams/s")
