@@ -1,4 +1,5 @@
 //! The `dormouse` command. Failures of our own end with one sentence on standard error; `failure` has the exit codes.
+#![warn(clippy::unwrap_used)]
 
 mod accelerator;
 mod args;

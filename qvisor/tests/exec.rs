@@ -1,5 +1,6 @@
 //! `dormouse exec` in sandboxes of `dormouse do`; with bundles it is tested beside runc (`tests/oci/exec.rs`).
 
+mod on_terminal;
 mod sleeper;
 
 use std::fs::{self, File};
@@ -11,6 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use on_terminal::OnTerminal;
 use sleeper::{PATIENCE, Place, next_line};
 
 /// A sandbox whose first process waits for its standard input to end.
@@ -408,90 +410,13 @@ fn it_keeps_an_idle_sandbox_awake() {
     place.becomes("hibernated");
 }
 
-/// The exec'd process's terminal, on this side.
-struct OnTerminal {
-    front: Child,
-    keyboard: File,
-    screen: OwnedFd,
-    seen: String,
-}
-
-impl OnTerminal {
-    fn start(place: &Place, command: &[&str]) -> Self {
-        let (mut master, mut slave) = (-1, -1);
-        let size = libc::winsize { ws_row: 33, ws_col: 99, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: both numbers and the size are live; the other arguments are left out.
-        let result = unsafe {
-            libc::openpty(
-                &raw mut master,
-                &raw mut slave,
-                std::ptr::null_mut(),
-                std::ptr::null(),
-                &raw const size,
-            )
-        };
-        assert_eq!(result, 0);
-        // SAFETY: the call just returned these.
-        let (keyboard, screen) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
-        let mut all = exec(place, &["-t"], command);
-        let copy = || screen.try_clone().unwrap();
-        all.stdin(copy()).stdout(copy()).stderr(copy());
-        // SAFETY: only system calls between fork and exec.
-        unsafe {
-            all.pre_exec(|| {
-                libc::setsid();
-                libc::ioctl(0, libc::TIOCSCTTY, 0);
-                Ok(())
-            })
-        };
-        Self { front: all.spawn().unwrap(), keyboard, screen, seen: String::new() }
-    }
-
-    fn types(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).unwrap();
-    }
-
-    /// Reads until this was shown, and takes it with all before it.
-    fn shows(&mut self, text: &str) -> String {
-        let start = Instant::now();
-        loop {
-            if let Some(at) = self.seen.find(text) {
-                return self.seen.drain(..at + text.len()).collect();
-            }
-            assert!(start.elapsed() < PATIENCE, "no {text:?} in {:?}", self.seen);
-            let mut poll = libc::pollfd { fd: self.keyboard.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one live structure.
-            if unsafe { libc::poll(&raw mut poll, 1, 100) } == 1 {
-                let mut bytes = [0; 1024];
-                let got = self.keyboard.read(&mut bytes).unwrap();
-                self.seen += &String::from_utf8_lossy(&bytes[..got]);
-            }
-        }
-    }
-
-    fn is_cooked(&self) -> bool {
-        // SAFETY: `termios` is plain integers, and live for the call.
-        unsafe {
-            let mut settings: libc::termios = std::mem::zeroed();
-            assert_eq!(libc::tcgetattr(self.screen.as_raw_fd(), &raw mut settings), 0);
-            settings.c_lflag & libc::ICANON != 0
-        }
-    }
-
-    fn resize(&self, rows: u16, columns: u16) {
-        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the size is live.
-        assert_eq!(unsafe { libc::ioctl(self.keyboard.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }, 0);
-    }
-}
-
 #[test]
 fn it_has_a_terminal_of_its_own() {
     let place = waiting(&[]);
     for round in 0..3 {
         let script = "trap 'echo size $(stty size)' WINCH; tty; stty size; echo up; \
                       while :; do read line && echo \"<$line>\"; test \"$line\" = end && exit 4; done";
-        let mut terminal = OnTerminal::start(&place, &["sh", "-c", script]);
+        let mut terminal = OnTerminal::start(exec(&place, &["-t"], &["sh", "-c", script]));
         let text = terminal.shows("up\r\n");
         assert!(text.contains("/dev/pts/0\r\n33 99\r\n"), "{round}: {text:?}");
         assert!(!terminal.is_cooked());
@@ -510,8 +435,8 @@ fn it_has_a_terminal_of_its_own() {
         assert!(terminal.is_cooked());
     }
     // Two at a time, and keys that are signals.
-    let mut one = OnTerminal::start(&place, &["sh", "-c", "tty; echo up; exec sleep 1000"]);
-    let mut other = OnTerminal::start(&place, &["sh", "-c", "tty; echo up; cat; exit 5"]);
+    let mut one = OnTerminal::start(exec(&place, &["-t"], &["sh", "-c", "tty; echo up; exec sleep 1000"]));
+    let mut other = OnTerminal::start(exec(&place, &["-t"], &["sh", "-c", "tty; echo up; cat; exit 5"]));
     let (first, second) = (one.shows("up\r\n"), other.shows("up\r\n"));
     assert_ne!(first, second);
     other.types("\x04");
@@ -526,7 +451,7 @@ fn it_has_a_terminal_of_its_own() {
 #[test]
 fn its_terminal_is_as_it_was_when_the_command_is_killed() {
     let place = waiting(&[]);
-    let mut terminal = OnTerminal::start(&place, &["sh", "-c", "echo up; exec sleep 1234"]);
+    let mut terminal = OnTerminal::start(exec(&place, &["-t"], &["sh", "-c", "echo up; exec sleep 1234"]));
     terminal.shows("up\r\n");
     assert!(!terminal.is_cooked());
     terminal.front.kill().unwrap();
@@ -536,7 +461,7 @@ fn its_terminal_is_as_it_was_when_the_command_is_killed() {
         !script(&place, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
     });
     // And when there is nothing to run.
-    let mut terminal = OnTerminal::start(&place, &["/nowhere"]);
+    let mut terminal = OnTerminal::start(exec(&place, &["-t"], &["/nowhere"]));
     terminal.shows("cannot run /nowhere");
     assert_eq!(terminal.front.wait().unwrap().code(), Some(127));
     assert!(terminal.is_cooked());
@@ -545,7 +470,7 @@ fn its_terminal_is_as_it_was_when_the_command_is_killed() {
 #[test]
 fn job_control_works_on_its_terminal() {
     let place = waiting(&[]);
-    let mut terminal = OnTerminal::start(&place, &["bash", "--norc", "--noprofile", "-i"]);
+    let mut terminal = OnTerminal::start(exec(&place, &["-t"], &["bash", "--norc", "--noprofile", "-i"]));
     terminal.types("PS1=; stty -echo; echo re''ady\r");
     terminal.shows("ready\r\n");
     // The job says that it runs.

@@ -337,6 +337,47 @@ fn of_two_orders_the_later_counts() {
     end(&mut place);
 }
 
+fn number(stats: &Value, name: &str) -> u64 {
+    stats.pointer(name).and_then(Value::as_u64).unwrap()
+}
+
+/// Checks the statistics of the program below before anything has slept.
+fn shows_a_warm_sandbox(warm: &Value) {
+    let resident = number(warm, "/memory/user_resident_bytes");
+    assert!(resident > 20 << 20, "{warm}");
+    assert!(number(warm, "/memory/kernel_heap_bytes") > 100_000, "{warm}");
+    let (rss, pss) = (number(warm, "/memory/vmm_rss_bytes"), number(warm, "/memory/vmm_pss_bytes"));
+    assert!(pss > 0 && rss >= pss, "{warm}");
+    assert!(number(warm, "/memory/file_mapped_bytes") > 0, "{warm}");
+    for name in ["/memory/swapped_bytes", "/hibernations", "/wakes", "/swap_in_faults", "/written_bytes"] {
+        assert_eq!(number(warm, name), 0, "{name}: {warm}");
+    }
+    assert_eq!(number(warm, "/unknown_calls"), 3, "{warm}");
+    // On systrap the page of the C library's `getppid`, and few more.
+    let patched = number(warm, "/patched_bytes");
+    assert!(
+        if sleeper::platform() == "systrap" { (4096..1 << 20).contains(&patched) } else { patched == 0 },
+        "{warm}"
+    );
+}
+
+/// Checks the statistics of a sleep against those before it, and the answer to its order.
+fn shows_a_sandbox_that_sleeps(warm: &Value, down: &Value, asleep: &Value) {
+    let resident = number(warm, "/memory/user_resident_bytes");
+    let swapped = number(asleep, "/memory/swapped_bytes");
+    assert_eq!(swapped, number(down, "/pages") * 4096, "{asleep} after {down}");
+    assert!(number(asleep, "/memory/user_resident_bytes") + swapped <= resident + (4 << 20), "{asleep}");
+    assert!(number(asleep, "/memory/user_resident_bytes") < 1 << 20, "{asleep}");
+    assert_eq!(number(asleep, "/memory/swap_file_bytes"), number(down, "/swap_bytes"));
+    assert_eq!(number(asleep, "/written_bytes"), number(down, "/swap_bytes"));
+    let of_class = |class: &str| number(asleep, &format!("/home/{class}_pages"));
+    let classes = ["file", "anonymous", "store", "kernel"].map(of_class);
+    assert_eq!(classes.iter().sum::<u64>(), number(down, "/pages"), "{asleep}");
+    assert!(classes[0] > 100 && classes[1] > 5000 && classes[3] == 0, "{asleep}");
+    assert_eq!(number(asleep, "/memory/file_mapped_bytes"), 0, "{asleep}");
+    assert_eq!((number(asleep, "/hibernations"), number(asleep, "/wakes")), (1, 0));
+}
+
 #[test]
 fn statistics_show_where_memory_is_and_wake_nobody() {
     let mut place = Place::new();
@@ -350,43 +391,15 @@ while True:
     print(sum(page[0] for page in x[:1000]))";
     start(&mut place, &[], program);
     sleep(Duration::from_millis(100));
-    let stats = || place.order(&["stats"]);
-    let number = |stats: &Value, name: &str| stats.pointer(name).and_then(Value::as_u64).unwrap();
-    let warm = stats();
-    let resident = number(&warm, "/memory/user_resident_bytes");
-    assert!(resident > 20 << 20, "{warm}");
-    assert!(number(&warm, "/memory/kernel_heap_bytes") > 100_000, "{warm}");
-    let (rss, pss) = (number(&warm, "/memory/vmm_rss_bytes"), number(&warm, "/memory/vmm_pss_bytes"));
-    assert!(pss > 0 && rss >= pss, "{warm}");
-    assert!(number(&warm, "/memory/file_mapped_bytes") > 0, "{warm}");
-    for name in ["/memory/swapped_bytes", "/hibernations", "/wakes", "/swap_in_faults", "/written_bytes"] {
-        assert_eq!(number(&warm, name), 0, "{name}: {warm}");
-    }
-    assert_eq!(number(&warm, "/unknown_calls"), 3, "{warm}");
-    // On systrap the page of the C library's `getppid`, and few more.
-    let patched = number(&warm, "/patched_bytes");
-    assert!(
-        if sleeper::platform() == "systrap" { (4096..1 << 20).contains(&patched) } else { patched == 0 },
-        "{warm}"
-    );
+    let warm = place.order(&["stats"]);
+    shows_a_warm_sandbox(&warm);
     let down = place.order(&["hibernate"]);
     let before = Used::new(&place);
-    let asleep = stats();
+    let asleep = place.order(&["stats"]);
     assert_eq!(place.sandbox_state(), "hibernated");
     let used = before.since(&place);
     assert!(used < 50_000_000, "{used} ns to answer");
-    let swapped = number(&asleep, "/memory/swapped_bytes");
-    assert_eq!(swapped, number(&down, "/pages") * 4096, "{asleep} after {down}");
-    assert!(number(&asleep, "/memory/user_resident_bytes") + swapped <= resident + (4 << 20), "{asleep}");
-    assert!(number(&asleep, "/memory/user_resident_bytes") < 1 << 20, "{asleep}");
-    assert_eq!(number(&asleep, "/memory/swap_file_bytes"), number(&down, "/swap_bytes"));
-    assert_eq!(number(&asleep, "/written_bytes"), number(&down, "/swap_bytes"));
-    let of_class = |class: &str| number(&asleep, &format!("/home/{class}_pages"));
-    let classes = ["file", "anonymous", "store", "kernel"].map(of_class);
-    assert_eq!(classes.iter().sum::<u64>(), number(&down, "/pages"), "{asleep}");
-    assert!(classes[0] > 100 && classes[1] > 5000 && classes[3] == 0, "{asleep}");
-    assert_eq!(number(&asleep, "/memory/file_mapped_bytes"), 0, "{asleep}");
-    assert_eq!((number(&asleep, "/hibernations"), number(&asleep, "/wakes")), (1, 0));
+    shows_a_sandbox_that_sleeps(&warm, &down, &asleep);
     place.order(&["wake"]);
     let place = &mut place;
     place.says_line();
@@ -398,7 +411,7 @@ while True:
     assert!(number(&woken, "/swap_in_pages") >= number(&woken, "/swap_in_faults"), "{woken}");
     assert!(number(&woken, "/read_bytes") > 1000 * 4096, "{woken}");
     let left = number(&woken, "/memory/swapped_bytes");
-    assert!(left > 0 && left < swapped, "{woken}");
+    assert!(left > 0 && left < number(&asleep, "/memory/swapped_bytes"), "{woken}");
     assert_eq!(number(&woken, "/wakes"), 1);
     let classes = woken["wake_times"].as_array().unwrap();
     assert_eq!((classes.len(), number(&classes[0], "/wakes")), (1, 1), "{woken}");

@@ -1,6 +1,8 @@
 //! Programs that attack the stub they run in, against every change of mappings and every end of a process: they may harm
 //! themselves, and nobody else. The attacks are in `test/guest/hostile_stub.h`. Needs root, as user 1000 of the sandbox
 //! attacks its root.
+//!
+//! One attack at a time keeps every core busy; beside another one it could do less.
 
 mod sleeper;
 
@@ -10,18 +12,11 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use serial_test::serial;
 use sleeper::{Place, dormouse, guest, next_line, quiet_window};
-
-/// An attack keeps every core busy; beside another one it could do less.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn one() -> MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn is_root() -> bool {
     // SAFETY: takes nothing and cannot fail.
@@ -76,7 +71,6 @@ fn fails(cpus: &str, words: &[&str]) {
     if !is_root() {
         return;
     }
-    let _one = one();
     let place = Place::new();
     Attack::start(&place, cpus, words).fails();
 }
@@ -84,6 +78,7 @@ fn fails(cpus: &str, words: &[&str]) {
 macro_rules! attacks {
     ($($name:ident: $words:expr;)*) => { $(
         #[test]
+        #[serial(cores)]
         fn $name() {
             for cpus in ["1", "2"] {
                 fails(cpus, &$words);
@@ -116,11 +111,11 @@ attacks! {
 }
 
 #[test]
+#[serial(cores)]
 fn nothing_is_reached_across_hibernation() {
     if !is_root() {
         return;
     }
-    let _one = one();
     let place = Place::new();
     let mut attack = Attack::start(&place, "2", &["stale", "munmap", "claim", "5"]);
     let mut hibernated = 0;
@@ -142,11 +137,11 @@ fn ticks(pid: u32) -> u64 {
 }
 
 #[test]
+#[serial(cores)]
 fn a_stub_of_a_hibernated_sandbox_uses_no_processor_time() {
     if !is_root() {
         return;
     }
-    let _one = one();
     let place = Place::new();
     let mut attack = Attack::start(&place, "1", &["restless"]);
     assert_eq!(next_line(&mut attack.0), "ready\n");
@@ -192,11 +187,11 @@ fn threads_of(pid: u32) -> Vec<i32> {
 }
 
 #[test]
+#[serial(cores)]
 fn a_stub_has_a_thread_for_each_vcpu_and_a_mapper() {
     if !is_root() {
         return;
     }
-    let _one = one();
     for cpus in [1, 2] {
         let place = Place::new();
         let mut attack = Attack::start(&place, &cpus.to_string(), &["threads", "100"]);
@@ -274,7 +269,6 @@ fn ids_are_not_believed(how: &str, cpus: &str) {
     if !is_root() {
         return;
     }
-    let _one = one();
     let user = User::new();
     if !is_open(&user.place.dir) {
         eprintln!("skipped: another user cannot reach {}", user.place.dir.display());
@@ -311,6 +305,7 @@ fn ids_are_not_believed(how: &str, cpus: &str) {
 }
 
 #[test]
+#[serial(cores)]
 fn the_id_of_a_mapper_is_not_the_programs_to_choose() {
     for cpus in ["1", "2"] {
         ids_are_not_believed("mapper", cpus);
@@ -318,6 +313,7 @@ fn the_id_of_a_mapper_is_not_the_programs_to_choose() {
 }
 
 #[test]
+#[serial(cores)]
 fn the_id_of_a_thread_is_not_the_programs_to_choose() {
     ids_are_not_believed("thread", "2");
 }

@@ -3,6 +3,7 @@
 //! All three run the same program, `test/guest/party.c`, which does what it is told. So what is Linux's behaviour among processes of
 //! the host is asked of every pair.
 
+mod party;
 mod sleeper;
 
 use std::fs;
@@ -14,163 +15,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use sleeper::{Place, guest, next_line, platform};
-
-/// Within so long a time a waiter has what it waits for. It asks ten times a second; the rest is for machines that are busy.
-const WOKEN_WITHIN: Duration = Duration::from_secs(40);
-/// So long a waiter is seen to wait.
-const WAITS: Duration = Duration::from_millis(300);
-
-/// One user of the directory.
-struct Party {
-    name: &'static str,
-    /// A sandbox's.
-    place: Option<Place>,
-    /// The host's own program.
-    child: Option<Child>,
-}
-
-impl Party {
-    fn sandbox(name: &'static str, volume: &Path, mode: &str, options: &[&str]) -> Self {
-        let mut place = Place::new();
-        let shown = format!("{}:/volume{mode}", volume.display());
-        let program = guest("party");
-        let command = [program.to_str().unwrap(), "/volume"];
-        place.start(&[&["--volume", &shown], options].concat(), &[], &command);
-        Self { name, place: Some(place), child: None }
-    }
-
-    fn host(volume: &Path) -> Self {
-        let mut command = Command::new(guest("party"));
-        let mut child = command.arg(volume).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        assert_eq!(next_line(&mut child), "ready\n");
-        Self { name: "host", place: None, child: Some(child) }
-    }
-
-    fn process(&mut self) -> &mut Child {
-        match &mut self.place {
-            Some(place) => place.front.as_mut().unwrap(),
-            None => self.child.as_mut().unwrap(),
-        }
-    }
-
-    fn place(&self) -> &Place {
-        self.place.as_ref().unwrap()
-    }
-
-    fn say(&mut self, command: &str) {
-        writeln!(self.process().stdin.as_mut().unwrap(), "{command}").unwrap();
-    }
-
-    fn answer(&mut self) -> String {
-        next_line(self.process()).trim_end().to_owned()
-    }
-
-    fn ask(&mut self, command: &str) -> String {
-        self.say(command);
-        self.answer()
-    }
-
-    #[track_caller]
-    fn does(&mut self, command: &str, expected: &str) {
-        assert_eq!(self.ask(command), expected, "{}: {command}", self.name);
-    }
-
-    #[track_caller]
-    fn is_silent(&mut self, time: Duration) {
-        let name = self.name;
-        let stdout = self.process().stdout.as_ref().unwrap();
-        let mut poll = libc::pollfd { fd: stdout.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live structure.
-        let found = unsafe { libc::poll(&raw mut poll, 1, i32::try_from(time.as_millis()).unwrap()) };
-        assert_eq!(found, 0, "{name} does not wait");
-    }
-
-    #[track_caller]
-    fn answers_soon(&mut self, expected: &str) {
-        let start = Instant::now();
-        assert_eq!(self.answer(), expected, "{}", self.name);
-        assert!(start.elapsed() < WOKEN_WITHIN, "{} waited {:?}", self.name, start.elapsed());
-    }
-}
-
-impl Drop for Party {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A directory that goes at the end.
-struct Shared(PathBuf);
-
-impl Shared {
-    fn new() -> Self {
-        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let name = format!("dormouse-shared-{}-{number}", std::process::id());
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir(&dir).unwrap();
-        Self(dir)
-    }
-
-    /// Two sandboxes and the host.
-    fn three(&self) -> [Party; 3] {
-        [
-            Party::sandbox("one", &self.0, "", &[]),
-            Party::sandbox("two", &self.0, "", &[]),
-            Party::host(&self.0),
-        ]
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A way to lock the whole file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    Flock,
-    Posix,
-    Ofd,
-}
-
-const KINDS: [Kind; 3] = [Kind::Flock, Kind::Posix, Kind::Ofd];
-
-impl Kind {
-    fn command(self, what: char, way: &str) -> String {
-        let word = match (self, what) {
-            (Self::Flock, 'r') => "flock 0 sh",
-            (Self::Flock, 'w') => "flock 0 ex",
-            (Self::Flock, _) => "flock 0 un",
-            (Self::Posix, _) => return format!("posix 0 {what} 0 0 {way}"),
-            (Self::Ofd, _) => return format!("ofd 0 {what} 0 0 {way}"),
-        };
-        format!("{word} {way}")
-    }
-
-    fn take(self, what: char) -> String {
-        self.command(what, "try")
-    }
-
-    /// On a file system of Linux's own `flock(2)` and `fcntl(2)` do not see each other.
-    fn conflicts(self, other: Self) -> bool {
-        (self == Self::Flock) == (other == Self::Flock)
-    }
-}
-
-/// Calls `f` for each order of a first and a second party.
-fn each_pair(parties: &mut [Party; 3], mut f: impl FnMut(&mut Party, &mut Party)) {
-    for pair in [[0, 1], [0, 2], [1, 2]] {
-        let [one, other] = parties.get_disjoint_mut(pair).unwrap();
-        f(one, other);
-        f(other, one);
-    }
-}
 
 #[test]
 fn locks_of_each_kind_hold_for_every_pair() {
@@ -292,7 +136,15 @@ fn the_host_sees_the_strongest_of_what_owners_inside_have() {
     is_free(&mut host, 'w', 5, false);
     one.does("close 0", "ok");
     is_free(&mut host, 'w', 5, true);
-    // The same of flock(2), whose owners are descriptions.
+}
+
+#[test]
+fn the_host_sees_the_strongest_of_what_descriptions_inside_have() {
+    let shared = Shared::new();
+    let mut one = Party::sandbox("one", &shared.0, "", &[]);
+    let mut host = Party::host(&shared.0);
+    host.does("open 0 file rw", "ok");
+    // The owners of flock(2)'s locks are descriptions.
     one.does("open 0 file r", "ok");
     one.does("open 1 file r", "ok");
     one.does("flock 0 sh try", "ok");

@@ -4,6 +4,7 @@
 //! up after one that was killed. The server speaks the task API, version 2, over ttrpc. It has `dormouse` make
 //! sandboxes and processes in them, and gives orders to those that run by itself.
 #![deny(unsafe_code)]
+#![warn(clippy::unwrap_used)]
 
 mod bootstrap;
 mod cgroup;

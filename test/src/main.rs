@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use run::{Outcome, Place};
+use run::{Outcome, Target};
 use workload::{Expect, Workload};
 
 /// Runs workloads natively and in sandboxes, and compares.
@@ -64,8 +64,9 @@ fn main() -> ExitCode {
         }
     }
     let is_one = |names: &[String], name: &str| names.iter().any(|part| name.contains(part.as_str()));
-    let wanted =
-        |name: &str| (options.only.is_empty() || is_one(&options.only, name)) && !is_one(&options.except, name);
+    let wanted = |name: &str| {
+        (options.only.is_empty() || is_one(&options.only, name)) && !is_one(&options.except, name)
+    };
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for workload in workloads.iter().filter(|workload| wanted(&workload.name)) {
         match check(&options, workload) {
@@ -126,8 +127,8 @@ fn check(options: &Options, workload: &Workload) -> Verdict {
             Err(why) => return Verdict::Failed(why),
         }
     };
-    let place = Place::Sandbox { extra: &workload.options };
-    let sandbox = match run::run(&place, options, &command, timeout) {
+    let target = Target::Sandbox { extra: &workload.options };
+    let sandbox = match run::run(&target, options, &command, timeout) {
         Ok(outcome) => outcome,
         Err(error) => return Verdict::Failed(format!("cannot run: {error}")),
     };
@@ -153,7 +154,7 @@ fn natively(
         tries -= 1;
         // What hangs is soon tried again.
         let timeout = if tries > 0 { timeout.min(FIRST_TRY) } else { timeout };
-        let native = run::run(&Place::Native, options, command, timeout);
+        let native = run::run(&Target::Native, options, command, timeout);
         let native = native.map_err(|error| format!("cannot run natively: {error}"))?;
         match matches(&workload.expect, &native, None) {
             Ok(()) => return Ok(native),

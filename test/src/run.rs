@@ -14,8 +14,8 @@ use crate::{Options, stuck};
 /// Characters of a failed command's output that are shown.
 const TAIL: usize = 1500;
 
-/// Where to run.
-pub enum Place<'a> {
+/// The kernel that a command runs on.
+pub enum Target<'a> {
     Native,
     /// With these further options of `dormouse do`.
     Sandbox {
@@ -59,16 +59,16 @@ impl Outcome {
 }
 
 /// Runs `command` by `/bin/sh -c`.
-pub fn run(place: &Place<'_>, options: &Options, command: &str, timeout: Duration) -> io::Result<Outcome> {
+pub fn run(target: &Target<'_>, options: &Options, command: &str, timeout: Duration) -> io::Result<Outcome> {
     let cwd = EmptyDir::new()?;
     let env = [("GUEST", absolute(&options.guest)?), ("SCRIPTS", absolute(&options.scripts)?)];
-    let mut child = match place {
-        Place::Native => {
+    let mut child = match target {
+        Target::Native => {
             let mut child = Command::new("/bin/sh");
             child.envs(env.iter().map(|(name, value)| (name, value)));
             child
         }
-        Place::Sandbox { extra } => {
+        Target::Sandbox { extra } => {
             let mut child = Command::new(absolute(&options.dormouse)?);
             child.args(["do", "--platform", &options.platform]);
             for (name, value) in &env {
@@ -86,7 +86,7 @@ pub fn run(place: &Place<'_>, options: &Options, command: &str, timeout: Duratio
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let sandbox = matches!(place, Place::Sandbox { .. }).then_some(options);
+    let sandbox = matches!(target, Target::Sandbox { .. }).then_some(options);
     finish(child.process_group(0), timeout, |group| stuck::report(sandbox, group))
 }
 

@@ -125,7 +125,7 @@ pub struct Answer {
     pub hibernate_error: Option<String>,
     #[serde(default)]
     pub stats: Option<Box<Stats>>,
-    /// What keeps it awake, and what woke it last.
+    /// The reasons why the sandbox is awake, and the last wake event.
     #[serde(default)]
     pub reasons: Option<Box<Reasons>>,
 }
@@ -142,7 +142,7 @@ pub enum Figures {
     Processes(String),
 }
 
-/// What a container uses, as the sandbox's kernel counts it.
+/// Memory and processor time of a container, as the sandbox's kernel counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerUsage {

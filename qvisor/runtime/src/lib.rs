@@ -1,6 +1,7 @@
 //! The surroundings of a sandbox's VMM: bundles, state, the control protocol, control groups, hooks, the steps of a
 //! container's life, and the supervisor in the VMM's own process.
 #![deny(unsafe_code)]
+#![warn(clippy::unwrap_used)]
 
 pub mod cgroup;
 pub mod container;

@@ -28,7 +28,7 @@ pub struct TopArgs {
     interval: Duration,
 }
 
-/// What the screen is drawn anew for.
+/// An event for which the screen is drawn anew.
 enum News {
     Key(KeyEvent),
     Resized,

@@ -1,4 +1,4 @@
-//! What `top` shows, and what keys do to it.
+//! The content of the screen of `top`, and the effects of keys on it.
 
 use ratatui::crossterm::event::KeyCode;
 use ratatui::widgets::TableState;
@@ -13,7 +13,7 @@ pub enum Order {
     Kill,
 }
 
-/// What a key asks for.
+/// The request that a key stands for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Stay,
@@ -137,7 +137,7 @@ impl Model {
     }
 }
 
-/// What it is, in one word.
+/// The state of a sandbox, in one word.
 pub fn state(glance: &Glance) -> String {
     match (glance.state.status, glance.state.sandbox_state) {
         _ if glance.is_silent => "silent".into(),
@@ -160,7 +160,7 @@ pub fn why(glance: &Glance) -> String {
     }
 }
 
-/// As `4.0M`.
+/// A size in words, such as `4.0M`.
 pub fn size(bytes: u64) -> String {
     let mut tenths = bytes.saturating_mul(10);
     for unit in ["B", "K", "M", "G"] {
@@ -176,7 +176,7 @@ pub fn size(bytes: u64) -> String {
     format!("{}.{}T", tenths / 10, tenths % 10)
 }
 
-/// As `5s`, `7m12s` or `3h05m`.
+/// A time in words, such as `5s`, `7m12s` or `3h05m`.
 pub fn time(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {

@@ -21,6 +21,150 @@ const TID: u64 = STUB_AREA + offset_of!(Area, mapper_tid) as u64;
 const FILTER: u64 = STUB_ORDERS + offset_of!(Orders, mapper_filter) as u64;
 const ORDERS_FD: u64 = STUB_AREA + offset_of!(Area, orders_fd) as u64;
 
+/// Lines of assembly as one text.
+macro_rules! lines {
+    ($($line:literal),* $(,)?) => { concat!($($line, "\n"),*) };
+}
+
+/// The first steps of the mapper thread. Nobody runs application code yet: the area can still be believed.
+macro_rules! set_up {
+    () => {
+        lines!(
+            "2: mov edi, {file}",
+            "mov eax, {close}",
+            "syscall",
+            "movabs rdi, {orders_fd}",
+            "mov edi, [rdi]",
+            "mov eax, {close}",
+            "syscall",
+            "mov edi, {set_filter}",
+            "xor esi, esi",
+            "movabs rdx, {filter}",
+            "mov eax, {seccomp}",
+            "syscall",
+            "test rax, rax",
+            "jnz 9f",
+            "movabs rdi, {ready}",
+            "mov dword ptr [rdi], 1",
+            "mov esi, {wake}",
+            "mov edx, 1",
+            "mov eax, {futex}",
+            "syscall",
+            "movabs r12, {orders}",
+            "xor ebx, ebx",
+        )
+    };
+}
+
+/// Waits for an order.
+macro_rules! wait {
+    () => {
+        lines!(
+            "3: mov eax, [r12 + {sequence}]",
+            "cmp eax, ebx",
+            "jne 4f",
+            "lea rdi, [r12 + {sequence}]",
+            "mov esi, {wait}",
+            "mov edx, ebx",
+            "xor r10d, r10d",
+            "mov eax, {futex}",
+            "syscall",
+            "jmp 3b",
+        )
+    };
+}
+
+/// Carries an order out.
+macro_rules! carry_out {
+    () => {
+        lines!(
+            "4: mov ebx, eax",
+            "mov r14d, [r12 + {calls_len}]",
+            "lea r15, [r12 + {calls}]",
+            "xor ebp, ebp",
+            "5: test r14d, r14d",
+            "jz 7f",
+            "mov eax, [r15]",
+            "mov rdi, [r15 + {args}]",
+            "mov rsi, [r15 + {args} + 8]",
+            "mov rdx, [r15 + {args} + 16]",
+            "mov r10, [r15 + {args} + 24]",
+            "mov r8, [r15 + {args} + 32]",
+            "mov r9, [r15 + {args} + 40]",
+            "cmp eax, {clone}",
+            "je 20f",
+            "syscall",
+            "21: cmp rax, -4095",
+            "jb 6f",
+            "cmp dword ptr [r15 + {may_fail}], 0",
+            "jne 6f",
+            "mov ebp, 1",
+            "6: add r15, {call_size}",
+            "dec r14d",
+            "jmp 5b",
+        )
+    };
+}
+
+/// Answers an order, and waits for the next one.
+macro_rules! answer {
+    () => {
+        lines!(
+            "7: mov edi, [r12 + {answer_fd}]",
+            "lea rsi, [r12 + {answers} + rbp * 8]",
+            "mov edx, 8",
+            "mov eax, {write}",
+            "syscall",
+            "jmp 3b",
+        )
+    };
+}
+
+/// Starts a thread, and tells its id.
+macro_rules! start_thread {
+    () => {
+        lines!(
+            "20: mov edi, {thread_flags}",
+            "syscall",
+            "test rax, rax",
+            "jz 22f",
+            "js 21b",
+            "mov edi, {ids}",
+            "mov rsi, rax",
+            "xor edx, edx",
+            "mov eax, {lseek}",
+            "syscall",
+            "jmp 21b",
+        )
+    };
+}
+
+/// The first steps of a thread that the mapper has started, with the mapper's filter and descriptors still: it gives up both.
+macro_rules! begin_thread {
+    () => {
+        lines!(
+            "22: xor edi, edi",
+            "mov esi, -1",
+            "mov edx, {unshare}",
+            "mov eax, {close_range}",
+            "syscall",
+            "test rax, rax",
+            "jnz 9f",
+            "mov edi, {set_filter}",
+            "xor esi, esi",
+            "lea rdx, [r12 + {application_filter}]",
+            "mov eax, {seccomp}",
+            "syscall",
+            "test rax, rax",
+            "jnz 9f",
+            "mov rdi, r9",
+            "xor ebp, ebp",
+            "call {main}",
+            "9: ud2",
+        )
+    };
+}
+
 /// Starts the thread; the result is its id, or a negative errno.
 ///
 /// The registers of the thread: r12 the orders, ebx the last one's number, r14d calls that are left, r15 the next one,
@@ -48,103 +192,12 @@ pub unsafe extern "C" fn start() -> i64 {
         "pop rbp",
         "pop rbx",
         "ret",
-        // The new thread. Nobody runs application code yet: the area can still be believed.
-        "2: mov edi, {file}",
-        "mov eax, {close}",
-        "syscall",
-        "movabs rdi, {orders_fd}",
-        "mov edi, [rdi]",
-        "mov eax, {close}",
-        "syscall",
-        "mov edi, {set_filter}",
-        "xor esi, esi",
-        "movabs rdx, {filter}",
-        "mov eax, {seccomp}",
-        "syscall",
-        "test rax, rax",
-        "jnz 9f",
-        "movabs rdi, {ready}",
-        "mov dword ptr [rdi], 1",
-        "mov esi, {wake}",
-        "mov edx, 1",
-        "mov eax, {futex}",
-        "syscall",
-        "movabs r12, {orders}",
-        "xor ebx, ebx",
-        // Waits for an order.
-        "3: mov eax, [r12 + {sequence}]",
-        "cmp eax, ebx",
-        "jne 4f",
-        "lea rdi, [r12 + {sequence}]",
-        "mov esi, {wait}",
-        "mov edx, ebx",
-        "xor r10d, r10d",
-        "mov eax, {futex}",
-        "syscall",
-        "jmp 3b",
-        // Carries it out.
-        "4: mov ebx, eax",
-        "mov r14d, [r12 + {calls_len}]",
-        "lea r15, [r12 + {calls}]",
-        "xor ebp, ebp",
-        "5: test r14d, r14d",
-        "jz 7f",
-        "mov eax, [r15]",
-        "mov rdi, [r15 + {args}]",
-        "mov rsi, [r15 + {args} + 8]",
-        "mov rdx, [r15 + {args} + 16]",
-        "mov r10, [r15 + {args} + 24]",
-        "mov r8, [r15 + {args} + 32]",
-        "mov r9, [r15 + {args} + 40]",
-        "cmp eax, {clone}",
-        "je 20f",
-        "syscall",
-        "21: cmp rax, -4095",
-        "jb 6f",
-        "cmp dword ptr [r15 + {may_fail}], 0",
-        "jne 6f",
-        "mov ebp, 1",
-        "6: add r15, {call_size}",
-        "dec r14d",
-        "jmp 5b",
-        // Answers.
-        "7: mov edi, [r12 + {answer_fd}]",
-        "lea rsi, [r12 + {answers} + rbp * 8]",
-        "mov edx, 8",
-        "mov eax, {write}",
-        "syscall",
-        "jmp 3b",
-        // Starts a thread, and tells its id.
-        "20: mov edi, {thread_flags}",
-        "syscall",
-        "test rax, rax",
-        "jz 22f",
-        "js 21b",
-        "mov edi, {ids}",
-        "mov rsi, rax",
-        "xor edx, edx",
-        "mov eax, {lseek}",
-        "syscall",
-        "jmp 21b",
-        // That thread, with the mapper's filter and descriptors still: gives up both.
-        "22: xor edi, edi",
-        "mov esi, -1",
-        "mov edx, {unshare}",
-        "mov eax, {close_range}",
-        "syscall",
-        "test rax, rax",
-        "jnz 9f",
-        "mov edi, {set_filter}",
-        "xor esi, esi",
-        "lea rdx, [r12 + {application_filter}]",
-        "mov eax, {seccomp}",
-        "syscall",
-        "test rax, rax",
-        "jnz 9f",
-        "mov rdi, r9",
-        "xor ebp, ebp",
-        "call {main}",
-        "9: ud2",
+        set_up!(),
+        wait!(),
+        carry_out!(),
+        answer!(),
+        start_thread!(),
+        begin_thread!(),
         flags = const MAPPER_FLAGS,
         tid = const TID,
         clone = const sys::CLONE,

@@ -20,7 +20,16 @@ pub fn bench() {
         task.run_with(&[]);
     }
     log!("null round trip: {} ns", (now() - start) / rounds);
+    address_spaces();
+    many_address_spaces();
+    first_touches(&mut task);
+    first_touches_in_runs(&mut task);
+    kernels_touches();
+    two_spaces(task);
+}
 
+/// Making, first running and ending an address space.
+fn address_spaces() {
     let rounds = 500;
     let (mut create, mut first, mut destroy) = (0, 0, 0);
     for _ in 0..rounds {
@@ -43,8 +52,10 @@ pub fn bench() {
         first / rounds,
         destroy / rounds
     );
+}
 
-    // More of them than are kept: each is forked and killed.
+/// More address spaces at once than are kept ready: each is forked and killed.
+fn many_address_spaces() {
     let rounds = 100;
     let start = now();
     for _ in 0..rounds / 20 {
@@ -57,8 +68,13 @@ pub fn bench() {
         }
     }
     log!("address space, 20 at a time: {} ns", (now() - start) / rounds);
+}
 
-    let pages = 4096;
+const PAGES: u64 = 4096;
+
+/// The first touches of pages, one fault each.
+fn first_touches(task: &mut Task) {
+    let pages = PAGES;
     let frames = user_frames(pages);
     (task.run.regs.rip, task.run.regs.rdi, task.run.regs.rsi) = (CODE + user::touch(), 0x1000_0000, pages);
     let start = now();
@@ -73,8 +89,11 @@ pub fn bench() {
     }
     check_eq!((trap.kind, traps), (TRAP_SYSCALL, pages));
     log!("first touch: {} ns a page", (now() - start) / pages);
+}
 
-    // The same in runs of 16 pages, as fault-around does it.
+/// Pages that are touched once more, brought in runs of 16 as fault-around does it.
+fn first_touches_in_runs(task: &mut Task) {
+    let pages = PAGES;
     let unmap = MapOp { kind: MAP_OP_UNMAP, prot: 0, addr: 0x1000_0000, len: pages * PAGE_SIZE, phys: 0 };
     check_eq!(task.sync(&[unmap]), 0);
     let frames = user_frames(pages);
@@ -90,13 +109,17 @@ pub fn bench() {
         trap = task.run_with(&[map(at, frame, 16, PROT_READ | PROT_WRITE)]);
     }
     log!("first touch in runs of 16: {} ns a page", (now() - start) / pages);
+}
+
+/// The part that the kernel's own touch of new pages has.
+fn kernels_touches() {
+    let pages = PAGES;
     let start = now();
     let fresh = user_frames(pages);
     for i in 0..pages {
         unsafe { linear::<u64>(fresh + i * PAGE_SIZE).write_volatile(0) };
     }
     log!("of it the kernel's touch: {} ns a page", (now() - start) / pages);
-    two_spaces(task);
 }
 
 /// Null system calls on two vCPUs at once.

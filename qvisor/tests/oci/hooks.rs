@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use serial_test::serial;
 
-use super::world::{World, both, dormouse, one_at_a_time, status_of};
+use super::world::{World, both, dormouse, status_of};
 
 /// A hook that writes its name, its network namespace and the state it gets.
 fn hook(world: &World, name: &str) -> Value {
@@ -25,8 +26,8 @@ fn all_hooks(world: &mut World) {
 }
 
 #[test]
+#[serial(mounts)]
 fn a_hook_inside_runs_before_the_first_process() {
-    let _alone = one_at_a_time();
     both(|world| {
         let text = "cat >/state; id -u >>/log; echo $WORD $(pwd) $(ls /) >>/log";
         let inside = json!({"path": "/bin/sh", "args": ["sh", "-c", text], "env": ["WORD=w", "PATH=/bin"]});
@@ -44,8 +45,8 @@ fn a_hook_inside_runs_before_the_first_process() {
 }
 
 #[test]
+#[serial(mounts)]
 fn a_hook_inside_that_fails_keeps_it_from_starting() {
-    let _alone = one_at_a_time();
     both(|world| {
         let inside =
             json!({"path": "/bin/sh", "args": ["sh", "-c", "echo sorry; exit 3"], "env": ["PATH=/bin"]});
@@ -66,8 +67,8 @@ fn a_hook_inside_that_fails_keeps_it_from_starting() {
 }
 
 #[test]
+#[serial(mounts)]
 fn a_hook_inside_may_say_any_amount() {
-    let _alone = one_at_a_time();
     both(|world| {
         let text = "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo enough; exit 4";
         let inside = json!({"path": "/bin/sh", "args": ["sh", "-c", text], "env": ["PATH=/bin:/usr/bin"]});
@@ -84,8 +85,8 @@ fn a_hook_inside_may_say_any_amount() {
 }
 
 #[test]
+#[serial(mounts)]
 fn of_two_starts_one_runs_the_hooks() {
-    let _alone = one_at_a_time();
     dormouse(|world| {
         let text = "echo once >>/log; sleep 0.3";
         let inside = json!({"path": "/bin/sh", "args": ["sh", "-c", text], "env": ["PATH=/bin:/usr/bin"]});
@@ -104,8 +105,8 @@ fn of_two_starts_one_runs_the_hooks() {
 }
 
 #[test]
+#[serial(mounts)]
 fn they_run_in_their_order_and_their_namespaces() {
-    let _alone = one_at_a_time();
     both(|world| {
         all_hooks(world);
         world.script("sleep 1000").create();

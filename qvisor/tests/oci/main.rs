@@ -1,6 +1,7 @@
 //! Bundles from outside: every behaviour that is Linux's is also asked of `runc`, where it is installed.
 //!
-//! They need root (namespaces, mounts, control groups), and are skipped without.
+//! They need root (namespaces, mounts, control groups), and are skipped without. Those marked `#[serial(mounts)]` come one by one:
+//! runc's tests of mounts and hooks disturb one another less so on a busy host.
 
 mod bad;
 mod cgroup_view;
@@ -20,6 +21,7 @@ mod pods_attacked;
 mod pods_cpu;
 mod pods_memory;
 mod pods_time;
+mod pods_volumes;
 mod probes;
 mod process;
 #[path = "../random/mod.rs"]

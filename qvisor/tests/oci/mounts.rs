@@ -3,14 +3,15 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use serde_json::json;
+use serial_test::serial;
 
-use super::world::{both, dormouse, one_at_a_time, wait_for};
+use super::world::{both, dormouse, wait_for};
 
 /// Mount points in file systems that are mounted there are not made in the root below.
 #[test]
+#[serial(mounts)]
 fn mount_points_are_made_where_they_are_seen() {
     both(|world| {
-        let _alone = one_at_a_time();
         let source = world.dir.join("source");
         std::fs::create_dir_all(&source).unwrap();
         std::fs::write(source.join("file"), "seen\n").unwrap();
@@ -288,9 +289,9 @@ impl Drop for SharedMount {
 }
 
 #[test]
+#[serial(mounts)]
 fn mounts_that_the_host_makes_later_are_seen_if_asked_for() {
     both(|world| {
-        let _one = super::world::one_at_a_time();
         let data = SharedMount::new(world.dir.join("data"));
         std::fs::create_dir(data.0.join("later")).unwrap();
         world.mount(
@@ -326,9 +327,9 @@ fn mounts_below(directory: &std::path::Path) -> Vec<String> {
 
 /// Even where the bundle asks for `rshared`, and whatever a container with the capability does to its own mounts.
 #[test]
+#[serial(mounts)]
 fn mounts_made_inside_never_reach_the_host() {
     dormouse(|world| {
-        let _one = one_at_a_time();
         let data = SharedMount::new(world.dir.join("data"));
         std::fs::create_dir(data.0.join("sub")).unwrap();
         std::fs::write(data.0.join("sub/file"), "the host's\n").unwrap();
@@ -358,9 +359,9 @@ fn mounts_made_inside_never_reach_the_host() {
 }
 
 #[test]
+#[serial(mounts)]
 fn read_only_counts_for_a_mount_alone_or_for_those_below_as_well() {
     both(|world| {
-        let _one = one_at_a_time();
         let data = SharedMount::new(world.dir.join("data"));
         for (path, option) in [("below", "rw"), ("below/deep", "rw"), ("fixed", "ro")] {
             let at = data.0.join(path);

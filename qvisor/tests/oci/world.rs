@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -71,12 +71,6 @@ pub fn both(test: impl Fn(&mut World)) {
 
 fn has_runc() -> bool {
     Command::new("runc").arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
-/// runc's tests of mounts and hooks disturb one another on a busy host less when they come one by one.
-pub fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static LOCK: Mutex<()> = Mutex::new(());
-    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl World {

@@ -358,7 +358,7 @@ pub(crate) fn put(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
 
 /// The part of the boot information that is not about the first process.
 #[derive(Clone, Copy, Debug)]
-pub struct Machine {
+pub struct MachineSpec {
     pub platform: Platform,
     pub linear_base: u64,
     pub hostcall_entry: u64,
@@ -372,7 +372,7 @@ pub struct Machine {
 }
 
 /// Writes the boot information and the records into kernel memory.
-pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &Machine) -> Result<(), BootError> {
+pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &MachineSpec) -> Result<(), BootError> {
     let records = spec.records();
     if records.len() as u64 > RECORDS_MAX {
         return Err(BootError::TooLong(records.len()));

@@ -100,44 +100,7 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         EVENTS => take_events(sandbox, a, b),
         RANDOM => random(sandbox, a, b),
         EXEC_TAKE => take_exec(sandbox, a, b, c),
-        REPORT if matches!(a, REPORT_EXEC_STARTED..=REPORT_EXEC_ENDED) => report_exec(sandbox, &call.args),
-        REPORT
-            if matches!(
-                a,
-                REPORT_PROCESSES
-                    | REPORT_USAGE
-                    | REPORT_CONTAINER_ENDED
-                    | REPORT_CONTAINER_FAILED
-                    | REPORT_CONTAINER_RESTED
-                    | REPORT_CONTAINER_RESUMED
-                    | REPORT_TIMER
-                    | REPORT_KEPT_AWAKE
-                    | REPORT_WOKEN_FOR
-            ) =>
-        {
-            report_container(sandbox, &call.args);
-            0
-        }
-        // The others are the VMM's own.
-        REPORT
-            if !matches!(
-                a,
-                0..=REPORT_RESUMED
-                    | REPORT_IDLE..=REPORT_WAKE_EVENT
-                    | REPORT_LIMIT_HOLDS..=REPORT_LIMIT_REFUSED
-                    | REPORT_OOM_KILL
-            ) =>
-        {
-            -i64::from(libc::EINVAL)
-        }
-        REPORT => {
-            injection::reported(a);
-            if a == REPORT_IDLE {
-                sandbox.hibernation().rest();
-            }
-            sandbox.report(a, b);
-            0
-        }
+        REPORT => report(sandbox, &call.args),
         HIBERNATED => hibernated(sandbox, a, b),
         STATS if sandbox.kernel_stats.set(&sandbox.memory, a) => 0,
         STATS => -i64::from(libc::EFAULT),
@@ -158,6 +121,36 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
     };
     pulse.inspect(|pulse| pulse.leave());
     if sandbox.cpus.is_stopping() { Reply::Leave } else { Reply::Result(result) }
+}
+
+/// `REPORT`: news of an exec'd process, of a container, or of the sandbox.
+fn report(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
+    let [what, of, ..] = *args;
+    match what {
+        REPORT_EXEC_STARTED..=REPORT_EXEC_ENDED => return report_exec(sandbox, args),
+        REPORT_PROCESSES
+        | REPORT_USAGE
+        | REPORT_CONTAINER_ENDED
+        | REPORT_CONTAINER_FAILED
+        | REPORT_CONTAINER_RESTED
+        | REPORT_CONTAINER_RESUMED
+        | REPORT_TIMER
+        | REPORT_KEPT_AWAKE
+        | REPORT_WOKEN_FOR => report_container(sandbox, args),
+        0..=REPORT_RESUMED
+        | REPORT_IDLE..=REPORT_WAKE_EVENT
+        | REPORT_LIMIT_HOLDS..=REPORT_LIMIT_REFUSED
+        | REPORT_OOM_KILL => {
+            injection::reported(what);
+            if what == REPORT_IDLE {
+                sandbox.hibernation().rest();
+            }
+            sandbox.report(what, of);
+        }
+        // The others are the VMM's own.
+        _ => return -i64::from(libc::EINVAL),
+    }
+    0
 }
 
 fn answer(result: Result<(), i32>) -> i64 {

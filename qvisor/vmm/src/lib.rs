@@ -1,5 +1,6 @@
 //! The VMM of Dormouse: one sandbox on the host. Guest memory, vCPUs, the platforms, hostcalls, the jail, and the home
 //! of pages while the sandbox sleeps.
+#![warn(clippy::unwrap_used)]
 
 mod activity;
 pub mod boot;

@@ -2,6 +2,8 @@
 
 mod calls;
 mod descriptors;
+mod host;
+mod sockets;
 mod terminal;
 
 use std::ffi::CStr;
@@ -9,13 +11,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 
 use calls::{check, signal_set};
 pub use descriptors::{Access, access, keep_all, keep_only, keep_some, take_inherited};
+pub use host::{host_memory, host_memory_mib, host_name, host_name_of, namespace_kind, set_host_name};
+pub use sockets::{has_hung_up, peer_user, receive_now, send_now, wait_any, wait_readable};
 pub use terminal::{
     Terminal, do_not_wait, open_terminal, open_without_waiting, own_terminal, take_terminal, terminal_size,
 };
+
+/// How a user namespace shows users that it does not have, unless the host's administrator chose another number.
+pub const OVERFLOW_USER: u32 = 65534;
 
 /// A wait status as `wait4` gives it, turned into the exit code a shell would show.
 #[must_use]
@@ -432,62 +438,6 @@ pub fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The kind of namespace (`CLONE_NEW…`) that a file of `/proc/PID/ns` stands for; `None` for other files.
-#[must_use]
-pub fn namespace_kind(file: &std::fs::File) -> Option<i32> {
-    const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
-    // SAFETY: the request takes no argument; files that are no namespaces refuse it.
-    check(unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) }).ok()
-}
-
-/// The host name of this process's namespace.
-#[must_use]
-pub fn host_name() -> Vec<u8> {
-    let mut name = [0_u8; 65];
-    // SAFETY: the buffer is live, and one byte longer than is told.
-    unsafe { libc::gethostname(name.as_mut_ptr().cast(), 64) };
-    name.iter().copied().take_while(|byte| *byte != 0).collect()
-}
-
-/// The host name of another namespace. Only while this process has a single thread.
-pub fn host_name_of(namespace: &std::path::Path) -> io::Result<Vec<u8>> {
-    let (own, other) = (std::fs::File::open("/proc/self/ns/uts")?, std::fs::File::open(namespace)?);
-    let enter = |file: &std::fs::File| {
-        // SAFETY: integers only.
-        check(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWUTS) })
-    };
-    enter(&other)?;
-    let name = host_name();
-    enter(&own)?;
-    Ok(name)
-}
-
-/// Names the uts namespace that this process is in, if it may.
-pub fn set_host_name(name: &[u8]) {
-    // SAFETY: a live slice with its length.
-    unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) };
-}
-
-/// Memory of the host in bytes; 2 GiB when it does not say.
-#[must_use]
-pub fn host_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = total.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.map_or(2 << 30, |kib| kib << 10)
-}
-
-/// Memory of the host in MiB, asked of its kernel: for processes that do not see the host's files any more.
-#[must_use]
-pub fn host_memory_mib() -> u32 {
-    // SAFETY: a structure of numbers, for which zeros are values.
-    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure is live, and of the call's type.
-    unsafe { libc::sysinfo(&raw mut info) };
-    let bytes = u128::from(info.totalram) * u128::from(info.mem_unit);
-    u32::try_from(bytes >> 20).unwrap_or(u32::MAX)
-}
-
 /// Shows these words in lists of processes instead of the command line that this process was started with, as far as there is
 /// room. Should that fail, the old ones stay. One page of memory is this process's own from then on.
 pub fn set_title(words: &[Vec<u8>]) {
@@ -571,69 +521,4 @@ impl SignalFd {
     pub fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
-}
-
-/// Waits until one of the descriptors can be read or has ended; `timeout_ms` -1: for ever. Result: which of them.
-#[must_use]
-pub fn wait_readable<const N: usize>(fds: [RawFd; N], timeout_ms: i32) -> [bool; N] {
-    let ready = wait_any(&fds, timeout_ms);
-    std::array::from_fn(|at| ready.contains(&at))
-}
-
-/// Waits until one of any number of descriptors can be read or has ended; `timeout_ms` -1: for ever. Result: the
-/// positions of those.
-#[must_use]
-pub fn wait_any(fds: &[RawFd], timeout_ms: i32) -> Vec<usize> {
-    let entry = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
-    let mut entries: Vec<_> = fds.iter().map(entry).collect();
-    // SAFETY: `entries` is live for the call, and as long as is told; a negative descriptor is skipped.
-    let result = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout_ms) };
-    let ready = entries.iter().enumerate().filter(|(_, entry)| result > 0 && entry.revents != 0);
-    ready.map(|(at, _)| at).collect()
-}
-
-/// Sends all of the bytes, if there is room for them; does not wait.
-#[must_use]
-pub fn send_now(socket: &UnixStream, bytes: &[u8]) -> bool {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the buffer is live and its length true.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    usize::try_from(sent).is_ok_and(|sent| sent == bytes.len())
-}
-
-/// Takes the bytes that have come; does not wait. `Some(0)`: the other side will send no more; `None`: nothing has
-/// come.
-pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> Option<usize> {
-    // SAFETY: the buffer is live and its length true.
-    let got =
-        unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
-    match usize::try_from(got) {
-        Ok(got) => Some(got),
-        Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => None,
-        Err(_) => Some(0),
-    }
-}
-
-/// Whether the other side is gone, and has left nothing to read.
-#[must_use]
-pub fn has_hung_up(socket: &UnixStream) -> bool {
-    let mut byte = 0_u8;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-    // SAFETY: one byte is live for the call.
-    unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) == 0 }
-}
-
-/// How a user namespace shows users that it does not have, unless the host's administrator chose another number.
-pub const OVERFLOW_USER: u32 = 65534;
-
-/// The user at the other end of a Unix socket.
-pub fn peer_user(socket: &UnixStream) -> io::Result<u32> {
-    let mut creds = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
-    // SAFETY: `creds` and `len` are live, and `len` is the size of `creds`.
-    check(unsafe {
-        let option = (&raw mut creds).cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, option, &raw mut len)
-    })?;
-    Ok(creds.uid)
 }

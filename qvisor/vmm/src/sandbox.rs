@@ -253,7 +253,7 @@ impl Sandbox {
             linear_base,
             protect,
         )?;
-        let machine = boot::Machine {
+        let machine = boot::MachineSpec {
             platform: self.config.platform,
             linear_base,
             hostcall_entry: self.machine.hostcall_entry(),

@@ -36,28 +36,13 @@ pub fn create(around: &Surroundings, request: &CreateTaskRequest) -> Result<Cont
     }
     let sandbox = Id::new(&request.id).map_err(|error| Failure::invalid(error.to_string()))?;
     let bundle = PathBuf::from(&request.bundle);
-    let any = request.options.as_ref();
-    let options = any.map(|any| Options::read(&any.type_url, &any.value)).transpose();
-    let mut options = options.map_err(Failure::invalid)?.flatten().unwrap_or_default();
     let spec = Spec::of(&bundle);
-    options.complete(spec.cgroups_path(), Path::new("/sys/fs/cgroup/cgroup.controllers").exists());
-    options
-        .write(&bundle)
-        .map_err(|error| Failure::other(format!("cannot write into bundle {}: {error}", bundle.display())))?;
+    let options = settle_options(request, &spec, &bundle)?;
     let state = options.state_root(&around.namespace);
     let dormouse = Dormouse::new(&options, &state, &bundle).map_err(failed)?;
 
     let rootfs = bundle.join("rootfs");
-    if !request.rootfs.is_empty() {
-        match std::fs::create_dir(&rootfs) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(Failure::other(format!("cannot make {}: {error}", rootfs.display())));
-            }
-            _ => {}
-        }
-        mounts::mount_all(&request.rootfs, &rootfs)
-            .map_err(|why| Failure::other(format!("failed to mount rootfs component: {why}")))?;
-    }
+    mount_root(request, &rootfs)?;
     let mounted = Mounted(Some(rootfs.clone()));
 
     let names = Names {
@@ -102,6 +87,33 @@ pub fn create(around: &Surroundings, request: &CreateTaskRequest) -> Result<Cont
         files: AtomicU64::new(0),
     };
     Ok(container)
+}
+
+/// The options of a request, completed by what the bundle and the host say, and kept in the bundle.
+fn settle_options(request: &CreateTaskRequest, spec: &Spec, bundle: &Path) -> Result<Options> {
+    let any = request.options.as_ref();
+    let options = any.map(|any| Options::read(&any.type_url, &any.value)).transpose();
+    let mut options = options.map_err(Failure::invalid)?.flatten().unwrap_or_default();
+    options.complete(spec.cgroups_path(), Path::new("/sys/fs/cgroup/cgroup.controllers").exists());
+    options
+        .write(bundle)
+        .map_err(|error| Failure::other(format!("cannot write into bundle {}: {error}", bundle.display())))?;
+    Ok(options)
+}
+
+/// Mounts the root file system that a request describes.
+fn mount_root(request: &CreateTaskRequest, rootfs: &Path) -> Result<()> {
+    if request.rootfs.is_empty() {
+        return Ok(());
+    }
+    match std::fs::create_dir(rootfs) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(Failure::other(format!("cannot make {}: {error}", rootfs.display())));
+        }
+        _ => {}
+    }
+    mounts::mount_all(&request.rootfs, rootfs)
+        .map_err(|why| Failure::other(format!("failed to mount rootfs component: {why}")))?
 }
 
 fn failed(why: String) -> Failure {

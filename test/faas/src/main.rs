@@ -1,5 +1,6 @@
 //! `faas CONFIG`: the gateway.
 #![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
 
 use std::error::Error;
 use std::io::Write;

@@ -159,7 +159,22 @@ fn exceptions() -> Outcome {
             crate::host::log(format_args!("        code {code:x?}"));
         })?;
     }
-    // Gates that are not for user code. (QEMU's emulator names the table entry by another factor than processors do.)
+    refused_gates()?;
+    // A stack outside the address space: a stack fault (QEMU's emulator: a protection fault).
+    let mut process = Process::new(code!("mov rsp, 0x8000000000000000", "push rax"));
+    let trap = process.run();
+    holds("stack fault", trap.kind == TRAP_EXCEPTION && (trap.vector == 12 || trap.vector == 13))?;
+    same("rip", process.regs.rip, CODE + 10)?;
+    refused_segments()?;
+    // An unaligned access with AC set. (QEMU's emulator does not check alignment and runs on.)
+    let mut process = Process::new(code!("mov rax, [rsp + 1]", "syscall"));
+    process.regs.rflags |= 1 << 18;
+    let trap = process.run();
+    holds("alignment", trap.kind == TRAP_SYSCALL || (trap.kind == TRAP_EXCEPTION && trap.vector == 17))
+}
+
+/// Gates that are not for user code. (QEMU's emulator names the table entry by another factor than processors do.)
+fn refused_gates() -> Outcome {
     for (code, gate) in [(code!("int 0x80"), 0x80u64), (code!("int 0x20"), 0x20), (code!("int 14"), 14)] {
         let mut process = Process::new(code);
         let trap = process.run();
@@ -168,13 +183,12 @@ fn exceptions() -> Outcome {
         holds("error", trap.error == gate * 8 + 2 || trap.error == gate * 16 + 2)?;
         same("rip", process.regs.rip, CODE)?;
     }
-    // A stack outside the address space: a stack fault (QEMU's emulator: a protection fault).
-    let mut process = Process::new(code!("mov rsp, 0x8000000000000000", "push rax"));
-    let trap = process.run();
-    holds("stack fault", trap.kind == TRAP_EXCEPTION && (trap.vector == 12 || trap.vector == 13))?;
-    same("rip", process.regs.rip, CODE + 10)?;
-    // Segments that are not for user code: 32-bit mode, the kernel's. (QEMU's emulator reads the stack of a far return
-    // with the kernel's rights, which SMAP forbids.)
+    Ok(())
+}
+
+/// Segments that are not for user code: 32-bit mode, the kernel's. (QEMU's emulator reads the stack of a far return with
+/// the kernel's rights, which SMAP forbids.)
+fn refused_segments() -> Outcome {
     for (code, selector) in
         [(code!("push 0x23", "push 0", "retfq"), 0x20), (code!("push 0x10", "push 0", "retfq"), 0x10)]
     {
@@ -188,11 +202,7 @@ fn exceptions() -> Outcome {
         )?;
         same("rip", process.regs.rip, CODE + 4)?;
     }
-    // An unaligned access with AC set. (QEMU's emulator does not check alignment and runs on.)
-    let mut process = Process::new(code!("mov rax, [rsp + 1]", "syscall"));
-    process.regs.rflags |= 1 << 18;
-    let trap = process.run();
-    holds("alignment", trap.kind == TRAP_SYSCALL || (trap.kind == TRAP_EXCEPTION && trap.vector == 17))
+    Ok(())
 }
 
 fn single_step() -> Outcome {

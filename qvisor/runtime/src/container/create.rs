@@ -20,7 +20,7 @@ use crate::cgroup::{self, Cgroups};
 use crate::control::{self, Order, Report};
 use crate::hooks;
 use crate::keeper::{self, KeeperPlan};
-use crate::oci::{self, Container};
+use crate::oci::{self, ContainerSpec};
 use crate::orders::LimitsRecord;
 use crate::preserved::Preserved;
 use crate::resources::Resources;
@@ -121,6 +121,23 @@ enum ForkPlan {
     Keeper(Box<KeeperPlan>),
 }
 
+impl ForkPlan {
+    /// The plan of a container: for a sandbox of its own, or, in a pod's, for a keeper.
+    fn of(
+        pod: Membership,
+        shape: Shape,
+        bundle: Bundle,
+        settings: Settings,
+        platform: Platform,
+        cgroups: Cgroups,
+    ) -> Self {
+        match pod {
+            Membership::Further(further) => Self::Keeper(Box::new(further.plan(bundle, cgroups))),
+            _ => Self::Vmm(Box::new(sandbox_plan(shape, bundle, settings, platform, cgroups))),
+        }
+    }
+}
+
 /// How large a sandbox is, and whether it is a pod's.
 struct Shape {
     cpus: u32,
@@ -169,6 +186,25 @@ fn sandbox_plan(
     }
 }
 
+/// The state of a container whose creation has begun.
+fn creating(id: &str, container: &ContainerSpec) -> OciState {
+    OciState {
+        oci_version: OCI_VERSION.into(),
+        id: id.into(),
+        status: Status::Creating,
+        pid: 0,
+        bundle: container.bundle.clone(),
+        annotations: container.annotations.clone(),
+        sandbox_state: None,
+        hibernate_error: None,
+    }
+}
+
+/// Processors of the host that this process may use.
+fn host_cpus() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
+}
+
 /// The steps done so far, to be undone should the rest fail.
 struct Creation {
     claim: Option<Claim>,
@@ -183,66 +219,36 @@ impl Creation {
         &mut self,
         options: &CreateOptions,
         preserved: Preserved,
-        container: Container,
+        container: ContainerSpec,
         settings: Settings,
         platform: Platform,
         pod: Membership,
     ) -> Result<Created, ContainerError> {
         let id = options.id.as_str();
         let failed = |(what, source): Failed| ContainerError::Create { id: id.to_owned(), what, source };
-        let host_cpus =
-            std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1));
         let (hooks, resources) = (container.hooks.clone(), &pod.resources(&container));
         let (cpus, memory_bytes) =
-            (resources.vcpus(host_cpus), resources.memory_bytes(process::host_memory()));
+            (resources.vcpus(host_cpus()), resources.memory_bytes(process::host_memory()));
         let make = if options.systemd_cgroup { Cgroups::make_scope } else { Cgroups::make };
         let mut cgroups = make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
         let holder = cgroups.take_holder();
-        let (annotations, bundle) = (container.annotations.clone(), container.bundle.clone());
-        let status = Status::Creating;
-        let (sandbox_state, hibernate_error) = (None, None);
-        let oci_version = OCI_VERSION.into();
-        let state = OciState {
-            oci_version,
-            id: id.into(),
-            status,
-            pid: 0,
-            bundle,
-            annotations,
-            sandbox_state,
-            hibernate_error,
-        };
-        let directories = cgroups.directories().to_vec();
+        let state = creating(id, &container);
         let record = Record {
             vmm: 0,
             vmm_start: None,
-            cgroups: directories,
+            cgroups: cgroups.directories().to_vec(),
             hooks: hooks.clone(),
             is_pod: pod.is_first(),
             pod: pod.record(),
         };
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
-        let process = container.boot.process_records();
-        let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_process(&process));
-        claim.map_err(|error| failed(("writing its process", error)))?;
-        let resources = serde_json::to_value(&container.asked_resources).unwrap_or_default();
-        let limits = LimitsRecord { resources, cpus, groups: record.cgroups.clone() };
-        let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_limits(&limits));
-        claim.map_err(|error| failed(("writing its limits", error)))?;
+        self.save_process(&container, &record, cpus).map_err(failed)?;
         let console = self.console(options, &container)?;
         let owns_terminal = container.terminal && console.is_none();
         let bundle = Bundle { container, state: state.clone() };
-        let plan = match pod {
-            Membership::Further(further) => ForkPlan::Keeper(Box::new(further.plan(bundle, cgroups))),
-            _ => ForkPlan::Vmm(Box::new(sandbox_plan(
-                Shape { cpus, memory_bytes, is_pod: record.is_pod },
-                bundle,
-                settings,
-                platform,
-                cgroups,
-            ))),
-        };
+        let shape = Shape { cpus, memory_bytes, is_pod: record.is_pod };
+        let plan = ForkPlan::of(pod, shape, bundle, settings, platform, cgroups);
         let channel = self.fork(plan, console, preserved).map_err(failed)?;
         let mut channel = BufReader::with_capacity(512, channel);
         let pid = match report(&mut channel) {
@@ -259,16 +265,7 @@ impl Creation {
         self.save(&state, Some(&record)).map_err(failed)?;
         hooks::run("prestart", hooks.prestart().as_deref(), &state)?;
         hooks::run("createRuntime", hooks.create_runtime().as_deref(), &state)?;
-        let _ = control::send(channel.get_ref(), &Order::Proceed);
-        match report(&mut channel) {
-            Some(Report::Created { number }) => {
-                if let Some(pod) = record.pod.clone() {
-                    record.pod = Some(PodRecord { number, ..pod });
-                    self.save(&state, Some(&record)).map_err(failed)?;
-                }
-            }
-            other => return Err(no_success(id, other)),
-        }
+        self.proceed(id, &mut channel, &mut record, &state)?;
         let state = hook_state(&state, Status::Created);
         self.save(&state, None).map_err(failed)?;
         if let Some(path) = &options.pid_file {
@@ -277,6 +274,38 @@ impl Creation {
         }
         let claim = self.claim.take().ok_or_else(|| ContainerError::Silent { id: id.to_owned() })?;
         Ok(Created { id: options.id.clone(), vmm, channel, state, record, claim, owns_terminal })
+    }
+
+    /// Has the VMM go on to the container that waits for its start, and records its number in a pod.
+    fn proceed(
+        &self,
+        id: &str,
+        channel: &mut BufReader<UnixStream>,
+        record: &mut Record,
+        state: &OciState,
+    ) -> Result<(), ContainerError> {
+        let failed = |(what, source): Failed| ContainerError::Create { id: id.to_owned(), what, source };
+        let _ = control::send(channel.get_ref(), &Order::Proceed);
+        match report(channel) {
+            Some(Report::Created { number }) => {
+                if let Some(pod) = record.pod.clone() {
+                    record.pod = Some(PodRecord { number, ..pod });
+                    self.save(state, Some(record)).map_err(failed)?;
+                }
+            }
+            other => return Err(no_success(id, other)),
+        }
+        Ok(())
+    }
+
+    /// Writes what `exec` gives its processes, and the limits that `update` begins with.
+    fn save_process(&self, container: &ContainerSpec, record: &Record, cpus: u32) -> Result<(), Failed> {
+        let Some(claim) = &self.claim else { return Ok(()) };
+        let process = container.boot.process_records();
+        claim.write_process(&process).map_err(|error| ("writing its process", error))?;
+        let resources = serde_json::to_value(&container.asked_resources).unwrap_or_default();
+        let limits = LimitsRecord { resources, cpus, groups: record.cgroups.clone() };
+        claim.write_limits(&limits).map_err(|error| ("writing its limits", error))
     }
 
     /// Writes the state and the record that other commands read.
@@ -293,7 +322,7 @@ impl Creation {
     fn console(
         &self,
         options: &CreateOptions,
-        container: &Container,
+        container: &ContainerSpec,
     ) -> Result<Option<OwnedFd>, ContainerError> {
         let Some(path) = &options.console_socket else { return Ok(None) };
         let failed = |error: io::Error| ContainerError::Terminal {

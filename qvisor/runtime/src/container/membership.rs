@@ -12,7 +12,7 @@ use super::error::ContainerError;
 use super::record::{PodRecord, Record};
 use crate::cgroup::Cgroups;
 use crate::keeper::KeeperPlan;
-use crate::oci::{Container, Namespaces, Pod, PodSize};
+use crate::oci::{ContainerSpec, Namespaces, Pod, PodSize};
 use crate::resources::Resources;
 use crate::settings::Pods;
 use crate::state::{Id, Root};
@@ -39,7 +39,7 @@ impl Membership {
     /// others is filled in.
     pub(super) fn of(
         options: &CreateOptions,
-        container: &mut Container,
+        container: &mut ContainerSpec,
         pods: Pods,
     ) -> Result<Self, ContainerError> {
         let failed = |why: String| ContainerError::Pod { id: options.id.as_str().to_owned(), why };
@@ -99,7 +99,7 @@ impl Membership {
     }
 
     /// The limits of the control groups.
-    pub(super) fn resources(&self, container: &Container) -> Resources {
+    pub(super) fn resources(&self, container: &ContainerSpec) -> Resources {
         match self {
             Self::First(size) => size.of_sandbox(&container.resources),
             _ => container.resources.clone(),

@@ -28,9 +28,9 @@ pub(super) struct ExecLeash {
     _companion: Option<OwnedFd>,
 }
 
-/// Where a leash is to lie.
-pub(super) struct Place<'a> {
-    /// A process in its namespaces and control groups.
+/// The namespaces and control groups that a leash enters.
+pub(super) struct Placement<'a> {
+    /// A process that is in them.
     pub container: Option<i32>,
     /// Groups below those.
     pub subgroups: &'a [PathBuf],
@@ -43,18 +43,18 @@ pub(super) struct Place<'a> {
 pub(super) fn start(
     connection: &Connection,
     console: Option<BorrowedFd<'_>>,
-    place: Place<'_>,
+    placement: Placement<'_>,
     title: &[Vec<u8>],
 ) -> io::Result<ExecLeash> {
     let (ours, theirs) = UnixStream::pair()?;
     let (socket, console) =
         (connection.descriptor()?, console.map(|fd| fd.try_clone_to_owned()).transpose()?);
     match process::fork()? {
-        Some(pid) => Ok(ExecLeash { pid, line: ours, _companion: place.companion }),
+        Some(pid) => Ok(ExecLeash { pid, line: ours, _companion: placement.companion }),
         None => {
             drop(ours);
             process::set_title(title);
-            live(socket, theirs, console, place)
+            live(socket, theirs, console, placement)
         }
     }
 }
@@ -90,17 +90,17 @@ impl ExecLeash {
 }
 
 /// The main function of the leash.
-fn live(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>, place: Place<'_>) -> ! {
+fn live(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>, placement: Placement<'_>) -> ! {
     process::set_name(c"dormouse-leash");
     process::leave_session();
-    if let Err(why) = settle(console.as_ref(), &place) {
+    if let Err(why) = settle(console.as_ref(), &placement) {
         let _ = (&line).write_all(why.as_bytes());
         process::exit_now(1);
     }
     // SAFETY: this process was just forked; what its parent's values own is not used here any more, and they are never
     // dropped, since this function does not return.
     #[allow(unsafe_code)]
-    let kept = unsafe { process::keep_some([Some(socket), Some(line.into()), console, place.companion]) };
+    let kept = unsafe { process::keep_some([Some(socket), Some(line.into()), console, placement.companion]) };
     let Ok([Some(socket), Some(line), console, _companion]) = kept else { process::exit_now(1) };
     let (socket, mut line) = (UnixStream::from(socket), UnixStream::from(line));
     process::close_streams();
@@ -117,18 +117,18 @@ fn live(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>, place: Plac
 }
 
 /// Enters the container's namespaces and control groups.
-fn settle(console: Option<&OwnedFd>, place: &Place<'_>) -> Result<(), String> {
+fn settle(console: Option<&OwnedFd>, placement: &Placement<'_>) -> Result<(), String> {
     if let Some(console) = console {
         process::own_terminal(console).map_err(|error| format!("its leash gets no terminal: {error}"))?;
     }
     let no_group = |error| format!("its leash cannot join the container's control groups: {error}");
     // Other users may not do this, and have no such container.
-    if let Some(pid) = place.container.filter(|_| process::effective_user() == 0) {
+    if let Some(pid) = placement.container.filter(|_| process::effective_user() == 0) {
         cgroup::join_those_of(pid).map_err(no_group)?;
         process::enter_network_of(pid)
             .map_err(|error| format!("its leash cannot enter the container's network namespace: {error}"))?;
     }
-    cgroup::enter(place.subgroups).map_err(no_group)
+    cgroup::enter(placement.subgroups).map_err(no_group)
 }
 
 fn serve(mut connection: Connection, signals: &SignalFd, console: Option<&OwnedFd>) -> ! {

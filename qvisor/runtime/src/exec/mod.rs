@@ -30,7 +30,7 @@ use crate::status::Status;
 use crate::words;
 use connection::{Connection, Said};
 pub use hook::run_hook;
-use leash::Place;
+use leash::Placement;
 pub use options::{ExecError, ExecOptions};
 use streams::Streams;
 
@@ -179,8 +179,8 @@ fn detached(
 ) -> Result<u8, ExecError> {
     // A sandbox that is no container has no place of its own on the host.
     let container = options.root.is_container(&options.id).then_some(state.pid);
-    let place = Place { container, subgroups, companion: Companions::join(sandbox) };
-    let started = leash::start(&connection, streams.console(), place, &options.process.args);
+    let placement = Placement { container, subgroups, companion: Companions::join(sandbox) };
+    let started = leash::start(&connection, streams.console(), placement, &options.process.args);
     let mut leash = started.map_err(|source| options.system("starting its leash", source))?;
     let outcome = leash.is_ready().map_err(|why| options.refused(why)).and_then(|()| {
         ask(options, &streams, &connection)?;

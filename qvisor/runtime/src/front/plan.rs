@@ -27,18 +27,10 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
     let memory_bytes = memory(options.memory_bytes)?;
     let root = root_directory(&options.rootfs)?;
     let platform = options.platform.choose()?;
-    for volume in &options.volumes {
-        std::fs::metadata(&volume.source)
-            .map_err(|source| mounts::MountError::Volume { path: volume.source.clone(), source })?;
-    }
-    let terminal = options.terminal || io::stdin().is_terminal() && io::stdout().is_terminal();
-    let size = Terminal::new(io::stdin().as_fd()).map(|terminal| terminal.size());
-    if options.terminal && size.is_none() {
-        return Err(DoError::NoTerminal);
-    }
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    check_volumes(&options)?;
+    let (terminal, winsize) = terminal(options.terminal)?;
     let wishes = options.hibernation;
-    let cpus = options.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1));
+    let cpus = options.cpus.unwrap_or_else(default_cpus);
     let resources = Resources::for_command(memory_bytes, options.pids, cpus, platform);
     // A directory that is asked for is needed; the current one may not be there.
     let make_cwd = options.cwd.is_some();
@@ -56,7 +48,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         creds: Creds { uid: 0, gid: 0, groups: groups() },
         rlimits: limits(),
         umask: process::umask(),
-        winsize: size.filter(|_| terminal),
+        winsize,
         strace: options.strace,
         limits: resources.container_limits(),
         share_files: options.share_files,
@@ -94,6 +86,25 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
     })
 }
 
+/// Whether the program has a terminal, and that terminal's rows and columns.
+fn terminal(asked: bool) -> Result<(bool, Option<(u16, u16)>), DoError> {
+    let terminal = asked || io::stdin().is_terminal() && io::stdout().is_terminal();
+    let size = Terminal::new(io::stdin().as_fd()).map(|terminal| terminal.size());
+    if asked && size.is_none() {
+        return Err(DoError::NoTerminal);
+    }
+    Ok((terminal, size.filter(|_| terminal)))
+}
+
+/// Refuses a volume that is not there.
+fn check_volumes(options: &DoOptions) -> Result<(), mounts::MountError> {
+    for volume in &options.volumes {
+        std::fs::metadata(&volume.source)
+            .map_err(|source| mounts::MountError::Volume { path: volume.source.clone(), source })?;
+    }
+    Ok(())
+}
+
 fn root_directory(path: &Path) -> Result<PathBuf, mounts::MountError> {
     let failed = |source| mounts::MountError::Root { path: path.to_owned(), source };
     let root = std::fs::canonicalize(path).map_err(failed)?;
@@ -101,6 +112,12 @@ fn root_directory(path: &Path) -> Result<PathBuf, mounts::MountError> {
         return Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR)));
     }
     Ok(root)
+}
+
+/// Processors of a sandbox when nothing else is asked for.
+fn default_cpus() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1)
 }
 
 fn memory(asked_bytes: Option<u64>) -> Result<u64, DoError> {

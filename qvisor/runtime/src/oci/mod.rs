@@ -1,7 +1,7 @@
 //! Bundles of the OCI runtime specification: `config.json` is checked, and made into the description of a sandbox.
 //!
 //! An unsupported setting is refused by name. A setting that has no effect inside a sandbox (a label of SELinux, say)
-//! is accepted, with a sentence in [`Container::remarks`]; `docs/oci.md` has the list.
+//! is accepted, with a sentence in [`ContainerSpec::remarks`]; `docs/oci.md` has the list.
 #![deny(unsafe_code)]
 
 mod accounts;
@@ -49,7 +49,7 @@ pub fn resources(asked: Option<&LinuxResources>) -> Result<Resources> {
 
 /// A bundle that can be run.
 #[derive(Debug)]
-pub struct Container {
+pub struct ContainerSpec {
     /// Absolute.
     pub bundle: PathBuf,
     pub annotations: BTreeMap<String, String>,
@@ -79,7 +79,7 @@ pub struct Container {
     pub remarks: Vec<String>,
 }
 
-impl Container {
+impl ContainerSpec {
     /// Whether the sandbox's own mounts follow the host's: a volume that is to do so has to be copied from one that does.
     #[must_use]
     pub fn propagation(&self) -> Propagation {
@@ -92,7 +92,7 @@ impl Container {
 }
 
 /// Reads and checks the bundle in `dir`.
-pub fn load(dir: &Path) -> Result<Container> {
+pub fn load(dir: &Path) -> Result<ContainerSpec> {
     let unusable = |source| BundleError::Bundle { path: dir.to_owned(), source };
     let bundle = std::fs::canonicalize(dir).map_err(unusable)?;
     let text = read(&bundle.join(CONFIG))?;
@@ -100,7 +100,7 @@ pub fn load(dir: &Path) -> Result<Container> {
 }
 
 /// Checks the configuration of the bundle in `bundle`, which is absolute.
-pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
+pub fn check(bundle: PathBuf, text: &[u8]) -> Result<ContainerSpec> {
     let (spec, mut remarks) = parse(&bundle.join(CONFIG), text)?;
     refuse::check(&spec, &mut remarks)?;
     let linux = spec.linux().clone().unwrap_or_default();
@@ -130,7 +130,7 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
     boot.limits = resources.container_limits();
     let settings = namespaces.sysctls(linux.sysctl().as_ref())?;
     boot.ipc_settings = settings.ipc;
-    Ok(Container {
+    Ok(ContainerSpec {
         mounts: mounts::plan(&spec, &bundle)?,
         asked: asked(&annotations)?,
         pod: Pod::of(&annotations)?,

@@ -71,21 +71,16 @@ fn put(config: &mut Value, place: &str, value: Value) {
     config.pointer_mut(parent).unwrap()[name] = value;
 }
 
+fn refuses_all(cases: &[(&str, Value, &str)]) {
+    for (place, value, words) in cases {
+        let error = refusal(|config| put(config, place, value.clone()));
+        assert!(error.contains(words), "{place}: {words:?} is missing in: {error}");
+    }
+}
+
 #[test]
-fn what_is_wrong_is_said() {
-    let cases: &[(&str, Value, &str)] = &[
-        ("/ociVersion", json!("9.0"), "ociVersion"),
-        ("/ociVersion", json!(""), "ociVersion is missing"),
-        ("/root", Value::Null, "root is missing"),
-        ("/process", Value::Null, "process is missing"),
-        ("/process/args", json!([]), "process.args is missing"),
-        ("/process/args", json!("sh"), "expected a sequence"),
-        ("/process/cwd", json!("x"), "process.cwd"),
-        ("/process/env", json!(["x"]), "NAME=value"),
-        ("/process/user", json!({"uid": -1, "gid": 0}), "invalid value"),
-        ("/process/user", json!({"uid": 4_294_967_295_u32, "gid": 0}), "no user or group"),
-        ("/process/user", json!({"uid": 0, "gid": 0, "umask": 512}), "umask"),
-        ("/process/user", json!({"uid": 0, "gid": 0, "username": "x"}), "etc/passwd does not have"),
+fn what_is_wrong_with_namespaces_and_resources_is_said() {
+    refuses_all(&[
         (
             "/linux/uidMappings",
             json!([{"containerID": 0, "hostID": 1, "size": 1}]),
@@ -97,19 +92,6 @@ fn what_is_wrong_is_said() {
             "linux.uidMappings, for the user namespace",
         ),
         ("/linux/rootfsPropagation", json!("wild"), "no propagation"),
-        ("/process/rlimits", json!([{"type": "RLIMIT_NOFILE", "soft": 2, "hard": 1}]), "soft limit"),
-        ("/process/rlimits", json!([{"type": "RLIMIT_FUN", "soft": 1, "hard": 1}]), "RLIMIT_FUN"),
-        ("/process/oomScoreAdj", json!(2000), "oomScoreAdj"),
-        ("/root/path", json!("nowhere"), "root file system"),
-        ("/root/path", json!("config.json"), "Not a directory"),
-        (
-            "/mounts",
-            json!([{"destination": "/x", "type": "bind", "source": "/nowhere"}]),
-            "cannot mount /nowhere",
-        ),
-        ("/mounts", json!([{"destination": "/", "type": "tmpfs"}]), "the root itself"),
-        ("/mounts", json!([{"destination": "/a/../b", "type": "tmpfs"}]), "leads upwards"),
-        ("/mounts", json!([{"destination": "/x", "type": "tmpfs", "options": ["size=much"]}]), "size=much"),
         ("/linux/maskedPaths", json!(["x"]), "maskedPaths"),
         ("/linux/namespaces", json!([{"type": "network", "path": "/dev/null"}]), "it is no namespace"),
         ("/linux/namespaces", json!([{"type": "network", "path": "/proc/self/ns/uts"}]), "another kind"),
@@ -128,16 +110,44 @@ fn what_is_wrong_is_said() {
             "no number of a device",
         ),
         ("/linux/resources", json!({"cpu": {"cpus": "x"}}), "list like 0-3,5"),
+    ]);
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let cases: &[(&str, Value, &str)] = &[
+        ("/ociVersion", json!("9.0"), "ociVersion"),
+        ("/ociVersion", json!(""), "ociVersion is missing"),
+        ("/root", Value::Null, "root is missing"),
+        ("/process", Value::Null, "process is missing"),
+        ("/process/args", json!([]), "process.args is missing"),
+        ("/process/args", json!("sh"), "expected a sequence"),
+        ("/process/cwd", json!("x"), "process.cwd"),
+        ("/process/env", json!(["x"]), "NAME=value"),
+        ("/process/user", json!({"uid": -1, "gid": 0}), "invalid value"),
+        ("/process/user", json!({"uid": 4_294_967_295_u32, "gid": 0}), "no user or group"),
+        ("/process/user", json!({"uid": 0, "gid": 0, "umask": 512}), "umask"),
+        ("/process/user", json!({"uid": 0, "gid": 0, "username": "x"}), "etc/passwd does not have"),
+        ("/process/rlimits", json!([{"type": "RLIMIT_NOFILE", "soft": 2, "hard": 1}]), "soft limit"),
+        ("/process/rlimits", json!([{"type": "RLIMIT_FUN", "soft": 1, "hard": 1}]), "RLIMIT_FUN"),
+        ("/process/oomScoreAdj", json!(2000), "oomScoreAdj"),
+        ("/root/path", json!("nowhere"), "root file system"),
+        ("/root/path", json!("config.json"), "Not a directory"),
+        (
+            "/mounts",
+            json!([{"destination": "/x", "type": "bind", "source": "/nowhere"}]),
+            "cannot mount /nowhere",
+        ),
+        ("/mounts", json!([{"destination": "/", "type": "tmpfs"}]), "the root itself"),
+        ("/mounts", json!([{"destination": "/a/../b", "type": "tmpfs"}]), "leads upwards"),
+        ("/mounts", json!([{"destination": "/x", "type": "tmpfs", "options": ["size=much"]}]), "size=much"),
         ("/hooks", json!({"prestart": [{"path": "x"}]}), "path of a hook"),
         ("/hooks", json!({"prestart": [{"path": "/x", "timeout": 0}]}), "timeout of a hook"),
         ("/hostname", json!("x".repeat(65)), "hostname"),
         ("/annotations", json!({"dev.dormouse.platform": "xen"}), "neither auto, kvm nor systrap"),
         ("/annotations", json!({"dev.dormouse.userns": "x"}), "neither auto, mapped, identity nor host"),
     ];
-    for (place, value, words) in cases {
-        let error = refusal(|config| put(config, place, value.clone()));
-        assert!(error.contains(words), "{place}: {words:?} is missing in: {error}");
-    }
+    refuses_all(cases);
     let empty = TempDir::new();
     assert!(load(empty.path()).unwrap_err().to_string().contains("config.json"));
     std::fs::write(empty.path().join(CONFIG), "{").unwrap();

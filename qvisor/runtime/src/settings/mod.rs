@@ -103,11 +103,54 @@ where
     })
 }
 
+/// The words of a setting that is on or off.
+const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+
+/// Takes one setting of how a sandbox hibernates.
+fn set_wish(wishes: &mut Wishes, name: &str, value: &str) -> Result<(), SetError> {
+    let amount = |error: String| SetError::Value(format!("no such amount: {error}"));
+    match name {
+        "swap-dir" => match value.starts_with('/') {
+            true => wishes.dir = Some(value.into()),
+            false => return Err(SetError::Value("no absolute path".into())),
+        },
+        "swap-limit" => wishes.limit_bytes = Some(parse_size(value).map_err(amount)?),
+        "codec" => {
+            let why = |error: CodecError| SetError::Value(format!("no codec: {error}"));
+            wishes.codec = Some(value.parse().map_err(why)?);
+        }
+        "settle" => wishes.settle = Some(parse_time(value).map_err(amount)?),
+        "encrypt" => wishes.encrypt = Some(one_of(value, &SWITCH)?),
+        "idle-timeout" => wishes.idle_timeout = Some(parse_time(value).map_err(amount)?),
+        "idle-ignores" => {
+            let why = |error: String| SetError::Value(format!("no list of addresses: {error}"));
+            wishes.idle_ignores = Some(value.parse().map_err(why)?);
+        }
+        "awake-at-most" => wishes.awake_at_most = Some(parse_time(value).map_err(amount)?),
+        "outbound" => {
+            let known = [("awake", Outbound::Awake), ("sleep", Outbound::Sleep)];
+            wishes.outbound = Some(one_of(value, &known)?);
+        }
+        "exec-probe" => {
+            let known = [("wake", ExecProbe::Wake), ("asleep-is-alive", ExecProbe::AsleepIsAlive)];
+            wishes.exec_probe = Some(one_of(value, &known)?);
+        }
+        "timers" => {
+            let why = |error: String| SetError::Value(format!("no way to treat timers: {error}"));
+            wishes.timers = Some(parse_timers(value).map_err(why)?);
+        }
+        "reap" => {
+            let why = || SetError::Value("neither on, off nor stream".into());
+            wishes.reap = Some(value.parse().map_err(|()| why())?);
+        }
+        _ => return Err(SetError::Unknown),
+    }
+    Ok(())
+}
+
 impl Asked {
     /// Takes one setting, by the name that annotations (after `dev.dormouse.`) and the node's configuration have for it.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SetError> {
-        let amount = |error: String| SetError::Value(format!("no such amount: {error}"));
-        let switch = [("on", true), ("off", false)];
         match name {
             "platform" => {
                 use PlatformChoice::{Auto, Kvm, Systrap};
@@ -122,8 +165,8 @@ impl Asked {
                 let known = [("auto", Mitigations::Auto), ("off", Mitigations::Off)];
                 self.mitigations = Some(one_of(value, &known)?);
             }
-            "share-files" => self.share_files = Some(one_of(value, &switch)?),
-            "patch-calls" => self.patch_calls = Some(one_of(value, &switch)?),
+            "share-files" => self.share_files = Some(one_of(value, &SWITCH)?),
+            "patch-calls" => self.patch_calls = Some(one_of(value, &SWITCH)?),
             "host-uds" => {
                 let known = [("none", HostUds::None), ("connect", HostUds::Connect)];
                 self.host_uds = Some(one_of(value, &known)?);
@@ -136,40 +179,7 @@ impl Asked {
                 let known = [("shared", Pods::Shared), ("separate", Pods::Separate)];
                 self.pods = Some(one_of(value, &known)?);
             }
-            "swap-dir" => match value.starts_with('/') {
-                true => self.hibernation.dir = Some(value.into()),
-                false => return Err(SetError::Value("no absolute path".into())),
-            },
-            "swap-limit" => self.hibernation.limit_bytes = Some(parse_size(value).map_err(amount)?),
-            "codec" => {
-                let why = |error: CodecError| SetError::Value(format!("no codec: {error}"));
-                self.hibernation.codec = Some(value.parse().map_err(why)?);
-            }
-            "settle" => self.hibernation.settle = Some(parse_time(value).map_err(amount)?),
-            "encrypt" => self.hibernation.encrypt = Some(one_of(value, &switch)?),
-            "idle-timeout" => self.hibernation.idle_timeout = Some(parse_time(value).map_err(amount)?),
-            "idle-ignores" => {
-                let why = |error: String| SetError::Value(format!("no list of addresses: {error}"));
-                self.hibernation.idle_ignores = Some(value.parse().map_err(why)?);
-            }
-            "awake-at-most" => self.hibernation.awake_at_most = Some(parse_time(value).map_err(amount)?),
-            "outbound" => {
-                let known = [("awake", Outbound::Awake), ("sleep", Outbound::Sleep)];
-                self.hibernation.outbound = Some(one_of(value, &known)?);
-            }
-            "exec-probe" => {
-                let known = [("wake", ExecProbe::Wake), ("asleep-is-alive", ExecProbe::AsleepIsAlive)];
-                self.hibernation.exec_probe = Some(one_of(value, &known)?);
-            }
-            "timers" => {
-                let why = |error: String| SetError::Value(format!("no way to treat timers: {error}"));
-                self.hibernation.timers = Some(parse_timers(value).map_err(why)?);
-            }
-            "reap" => {
-                let why = || SetError::Value("neither on, off nor stream".into());
-                self.hibernation.reap = Some(value.parse().map_err(|()| why())?);
-            }
-            _ => return Err(SetError::Unknown),
+            _ => return set_wish(&mut self.hibernation, name, value),
         }
         Ok(())
     }

@@ -24,9 +24,9 @@ impl ContainerId {
     pub(super) const FIRST: Self = Self(0);
 }
 
-/// A container.
+/// A container of the sandbox, as its supervisor knows it.
 #[derive(Debug)]
-pub(super) struct Container {
+pub(super) struct SupervisedContainer {
     pub leash: Option<Arc<Leash>>,
     pub leash_state: LeashState,
     pub stage: Stage,
@@ -62,7 +62,7 @@ pub(super) enum Rest {
     Held,
 }
 
-impl Container {
+impl SupervisedContainer {
     fn new(leash: Option<Arc<Leash>>, keeper: Option<Keeper>) -> Self {
         Self {
             leash,
@@ -112,35 +112,35 @@ pub(super) struct LeashState {
 
 /// All containers of a sandbox. The first one is there from the beginning to the end.
 #[derive(Debug)]
-pub(super) struct Containers(BTreeMap<ContainerId, Container>);
+pub(super) struct Containers(BTreeMap<ContainerId, SupervisedContainer>);
 
 impl Containers {
     /// With the first container, which begins.
     pub(super) fn new(leash: Option<Arc<Leash>>) -> Self {
-        Self(BTreeMap::from([(ContainerId::FIRST, Container::new(leash, None))]))
+        Self(BTreeMap::from([(ContainerId::FIRST, SupervisedContainer::new(leash, None))]))
     }
 
     /// Adds a further container, which begins. Its id is the relay's, and so new.
     pub(super) fn add(&mut self, id: ContainerId, keeper: Keeper) {
-        self.0.insert(id, Container::new(None, Some(keeper)));
+        self.0.insert(id, SupervisedContainer::new(None, Some(keeper)));
     }
 
     /// Drops a further container that has ended and whose keeper is gone.
     pub(super) fn drop_if_over(&mut self, id: ContainerId) {
-        let is_over = |one: &Container| one.stage == Stage::Ended && one.keeper.is_none();
+        let is_over = |one: &SupervisedContainer| one.stage == Stage::Ended && one.keeper.is_none();
         if id != ContainerId::FIRST && self.get(id).is_some_and(is_over) {
             self.0.remove(&id);
         }
     }
 
     /// The further containers.
-    pub(super) fn further(&self) -> impl Iterator<Item = (ContainerId, &Container)> {
+    pub(super) fn further(&self) -> impl Iterator<Item = (ContainerId, &SupervisedContainer)> {
         self.0.iter().skip(1).map(|(id, container)| (*id, container))
     }
 
     /// The listener and the connection of each keeper, to be polled.
     pub(super) fn keepers(&self) -> Vec<(ContainerId, [RawFd; 2])> {
-        let of = |(id, container): (ContainerId, &Container)| {
+        let of = |(id, container): (ContainerId, &SupervisedContainer)| {
             let keeper = container.keeper.as_ref()?;
             Some((id, [keeper.listener.as_raw_fd(), keeper.line.as_raw_fd()]))
         };
@@ -148,23 +148,23 @@ impl Containers {
     }
 
     /// The container with this id.
-    pub(super) fn get(&self, id: ContainerId) -> Option<&Container> {
+    pub(super) fn get(&self, id: ContainerId) -> Option<&SupervisedContainer> {
         self.0.get(&id)
     }
 
     /// The container with this id.
-    pub(super) fn get_mut(&mut self, id: ContainerId) -> Option<&mut Container> {
+    pub(super) fn get_mut(&mut self, id: ContainerId) -> Option<&mut SupervisedContainer> {
         self.0.get_mut(&id)
     }
 
     /// The first container's leash, with what was last seen of it.
     pub(super) fn leash(&mut self) -> Option<(&Leash, &mut LeashState)> {
-        let Container { leash, leash_state, .. } = self.get_mut(ContainerId::FIRST)?;
+        let SupervisedContainer { leash, leash_state, .. } = self.get_mut(ContainerId::FIRST)?;
         leash.as_deref().map(|leash| (leash, leash_state))
     }
 
     /// The container with which the sandbox ends, and whose leash stands for the sandbox's memory.
-    pub(super) fn first(&self) -> &Container {
+    pub(super) fn first(&self) -> &SupervisedContainer {
         self.0.index(&ContainerId::FIRST)
     }
 }

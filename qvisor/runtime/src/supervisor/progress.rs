@@ -10,7 +10,7 @@ use vmm::leash::Leash;
 use super::containers::{ContainerId, Containers, Rest};
 use super::journal::{Readers, Transition, now_us};
 use super::stage::{Cause, Stage, TIMER};
-use super::state_machine::{Machine, Rise};
+use super::state_machine::{Rise, StateMachine};
 use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::reasons::{KeptAwake, Reasons, Who, WokenBy};
@@ -48,7 +48,7 @@ impl News {
 pub(super) struct Progress {
     pub containers: Containers,
     /// Its present and its wanted state.
-    pub machine: Machine,
+    pub machine: StateMachine,
     /// Figures of the last wake.
     pub woken: Woken,
     pub cycles: Cycles,
@@ -69,10 +69,10 @@ pub(super) struct Progress {
     pub limits: Option<(u64, Result<(), String>)>,
     /// The list of a container's processes, for those who wait for it.
     pub processes: Option<(ContainerId, String)>,
-    /// What a container uses, for those who wait for the answer to the request with this number.
+    /// The usage of a container, for those who wait for the answer to the request with this number.
     pub usage: Option<(u64, String)>,
     pub usage_asked: u64,
-    /// What keeps it awake, and what woke it last.
+    /// The reasons why the sandbox is awake, and the last wake event.
     pub reasons: Reasons,
     /// Whom the wake is for that is under way.
     pub visitor: Option<Who>,
@@ -84,7 +84,7 @@ impl Progress {
     pub(super) fn new(leash: Option<Arc<Leash>>) -> Self {
         Self {
             containers: Containers::new(leash),
-            machine: Machine::default(),
+            machine: StateMachine::default(),
             woken: Woken::default(),
             cycles: Cycles::default(),
             timer: None,

@@ -22,7 +22,7 @@ use super::containers::ContainerId;
 use super::peers::{Asked, Attached, Peers};
 use super::progress::{News, Progress, poll_timeout};
 use super::stage::{Cause, Stage};
-use super::state_machine::{HIBERNATE_PATIENCE, Input, Place};
+use super::state_machine::{HIBERNATE_PATIENCE, Input, KernelState};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
 use crate::control::{self, Answer, ExecLine, Order, PATIENCE, Report, refuse};
 use crate::status::Status;
@@ -37,6 +37,13 @@ pub(super) struct Terms {
     pub paused: bool,
     pub hook: bool,
     pub probe: bool,
+}
+
+/// Whether the front end has let go of the sandbox.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Front {
+    Stays,
+    LetGo,
 }
 
 impl Supervisor {
@@ -69,17 +76,8 @@ impl Supervisor {
                 None => wait(),
             };
             accepting.go_on(Instant::now());
-            // The front end writes whole lines, so one that began will end.
-            while ready.contains(&0) && channel >= 0 {
-                match control::read_order(&mut orders) {
-                    Ok(Some(order)) => self.obey_front(order),
-                    Ok(None) if self.lock().released => channel = -1,
-                    Ok(None) => self.abandoned(),
-                    Err(_) => {}
-                }
-                if orders.buffer().is_empty() {
-                    break;
-                }
+            if ready.contains(&0) && channel >= 0 && self.hear_front(&mut orders) == Front::LetGo {
+                channel = -1;
             }
             if ready.contains(&2) && self.leash_tells() == Some(leash::News::Gone) {
                 leash = -1;
@@ -102,17 +100,35 @@ impl Supervisor {
                     self.hear_keeper(*id);
                 }
             }
-            for Asked { peer, of, order, attached } in peers.orders() {
-                match order {
-                    Order::Exec { paused, hook, probe, .. } => {
-                        self.exec(peer, of, attached, Terms { paused, hook, probe });
-                    }
-                    Order::Create { .. } => self.create(peer, of, attached),
-                    order => self.obey_peer(peer, of, order),
-                }
-            }
+            peers.orders().into_iter().for_each(|asked| self.obey_asked(asked));
             self.pass_on_to_execs();
             self.tick();
+        }
+    }
+
+    /// Takes the orders that the front end has written. It writes whole lines, so one that began will end.
+    fn hear_front(&self, orders: &mut BufReader<&UnixStream>) -> Front {
+        loop {
+            match control::read_order(orders) {
+                Ok(Some(order)) => self.obey_front(order),
+                Ok(None) if self.lock().released => return Front::LetGo,
+                Ok(None) => self.abandoned(),
+                Err(_) => {}
+            }
+            if orders.buffer().is_empty() {
+                return Front::Stays;
+            }
+        }
+    }
+
+    /// Takes an order that came by a connection.
+    fn obey_asked(&self, Asked { peer, of, order, attached }: Asked) {
+        match order {
+            Order::Exec { paused, hook, probe, .. } => {
+                self.exec(peer, of, attached, Terms { paused, hook, probe });
+            }
+            Order::Create { .. } => self.create(peer, of, attached),
+            order => self.obey_peer(peer, of, order),
         }
     }
 
@@ -340,8 +356,11 @@ impl Supervisor {
         let is_busy = self.sandbox().is_some_and(|sandbox| sandbox.cpus.busy() > 0);
         let progress = self.lock();
         let state = progress.sandbox_state();
-        let state =
-            if is_busy && progress.machine.place() == Place::Running { state.when_busy() } else { state };
+        let state = if is_busy && progress.machine.kernel_state() == KernelState::Running {
+            state.when_busy()
+        } else {
+            state
+        };
         Answer {
             sandbox_state: progress.is_running().then_some(state),
             hibernate_error: progress.failure.clone(),

@@ -1,10 +1,10 @@
 //! The states of a sandbox as its supervisor sees them, and every transition between them.
 //!
-//! A [`Machine`] is a value: it takes an [`Input`], changes its state, and says which [`Action`]s are to be carried out.
+//! A [`StateMachine`] is a value: it takes an [`Input`], changes its state, and says which [`Action`]s are to be carried out.
 //! It calls nobody and reads no clock, so `test/tests/hibernation_model.rs` can run it against the kernel's own
 //! (`qkernel::hibernate::state_machine`) and try all orders of inputs.
 //!
-//! Two things make up what it knows: where the sandbox is, as the kernel has last said ([`Place`]), and what is wanted of
+//! Two things make up what it knows: the sandbox's state, as the kernel has last said ([`KernelState`]), and what is wanted of
 //! it ([`Course`]). Requests to the kernel carry growing numbers. Reports carry the number of the request that they
 //! answer, and may overtake one another: one with a smaller number than the last is out of date.
 
@@ -20,7 +20,7 @@ pub const HIBERNATE_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The sandbox's state, as the kernel last reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum KernelState {
     Running,
     Paused,
     /// Its memory is in its home.
@@ -147,8 +147,8 @@ pub enum Action {
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Machine {
-    place: Place,
+pub struct StateMachine {
+    kernel_state: KernelState,
     course: Course,
     down_cause: Cause,
     /// It was paused by `pause`, and only who says so makes it go on.
@@ -161,10 +161,10 @@ pub struct Machine {
     answered: u64,
 }
 
-impl Default for Machine {
+impl Default for StateMachine {
     fn default() -> Self {
         Self {
-            place: Place::Running,
+            kernel_state: KernelState::Running,
             course: Course::Up,
             down_cause: Cause::Order,
             is_held: false,
@@ -175,13 +175,13 @@ impl Default for Machine {
     }
 }
 
-impl Machine {
-    pub fn place(&self) -> Place {
-        self.place
+impl StateMachine {
+    pub fn kernel_state(&self) -> KernelState {
+        self.kernel_state
     }
 
     pub fn is_hibernated(&self) -> bool {
-        self.place == Place::Hibernated
+        self.kernel_state == KernelState::Hibernated
     }
 
     /// Whether it is to be hibernated, or paused where it cannot be.
@@ -201,13 +201,13 @@ impl Machine {
 
     /// Whether it is down, as is wanted, and nothing is under way.
     pub fn is_down(&self) -> bool {
-        self.course == Course::Down && self.place != Place::Running
+        self.course == Course::Down && self.kernel_state != KernelState::Running
     }
 
     /// Whether somebody has paused it, and nothing is under way. A pause on the way to a hibernation, or from one that a wake has
     /// called off, is the kernel's own affair: nobody has asked for it, and it passes by itself.
     pub fn is_at_rest_by_order(&self) -> bool {
-        self.is_down() && (self.is_held || self.place == Place::Paused)
+        self.is_down() && (self.is_held || self.kernel_state == KernelState::Paused)
     }
 
     /// Whether it is hibernated, as is wanted, nothing is under way, and whatever comes wakes it.
@@ -243,103 +243,128 @@ impl Machine {
 
     /// Takes what happened; result: what is to be done about it.
     pub fn step(&mut self, input: Input) -> Vec<Action> {
-        match (self.course, input) {
-            // Wishes. A wish for the present state, or for one that is under way, changes nothing.
-            (_, Input::WantDown { cause: Cause::Pause, hibernates, now }) => self.hold(hibernates, now),
-            (_, Input::WantDown { cause, .. }) if self.is_held && cause != Cause::Order => vec![],
-            (_, Input::WantAwake { cause, .. })
-                if self.is_held && !matches!(cause, Cause::Resume | Cause::Order) =>
-            {
-                vec![]
+        match input {
+            Input::WantDown { cause, hibernates, now } => self.hears_down(cause, hibernates, now),
+            Input::WantAwake { cause, now } => self.hears_awake(cause, now),
+            Input::Tick { now } => self.tick(now),
+            // Reports of the kernel.
+            Input::Paused(of) | Input::Resumed { of, .. } | Input::Asleep(of) if of < self.answered => vec![],
+            Input::Paused(of) => self.has_paused(of),
+            Input::Asleep(of) => self.has_fallen_asleep(of),
+            Input::StayedWarm(of) => self.has_stayed_warm(of),
+            Input::WakeEvent { what, now } => self.hears_wake_event(what, now),
+            Input::Resumed { of, now } => self.has_resumed(of, now),
+            Input::Idle if self.awake_as == SandboxState::HibernateRunning => {
+                self.awake_as = SandboxState::WokenUp;
+                if self.is_hibernated() { vec![] } else { vec![Action::Rested] }
             }
+            Input::Idle => vec![],
+        }
+    }
+
+    /// A wish that it be down. One for the present state, or for one that is under way, changes nothing.
+    fn hears_down(&mut self, cause: Cause, hibernates: bool, now: Instant) -> Vec<Action> {
+        match self.course {
+            _ if cause == Cause::Pause => self.hold(hibernates, now),
+            _ if self.is_held && cause != Cause::Order => vec![],
             // Somebody's order is not called off by what ends idleness.
-            (Course::Falling { .. }, Input::WantDown { cause, hibernates, now })
+            Course::Falling { .. }
                 if self.down_cause == Cause::IdleTimeout && cause != Cause::IdleTimeout =>
             {
                 self.want_down(cause, hibernates, now)
             }
-            (Course::Falling { .. }, Input::WantDown { .. }) => vec![],
-            (Course::Down, Input::WantDown { .. }) if self.is_hibernated() => vec![],
-            (_, Input::WantDown { cause, hibernates, now }) => self.want_down(cause, hibernates, now),
-            (_, Input::WantAwake { cause, now }) => self.want_awake(cause, now),
+            Course::Falling { .. } => vec![],
+            Course::Down if self.is_hibernated() => vec![],
+            _ => self.want_down(cause, hibernates, now),
+        }
+    }
+
+    /// A wish that it go on.
+    fn hears_awake(&mut self, cause: Cause, now: Instant) -> Vec<Action> {
+        if self.is_held && !matches!(cause, Cause::Resume | Cause::Order) {
+            return vec![];
+        }
+        self.want_awake(cause, now)
+    }
+
+    fn tick(&mut self, now: Instant) -> Vec<Action> {
+        match self.course {
             // What is held and hibernated is as it should be; the kernel has only not said so again. A pause in its place might
             // come upon a wake, whose end nobody would hear of.
-            (Course::Falling { fall, overtaken }, Input::Tick { now })
+            Course::Falling { fall, overtaken }
                 if fall.deadline <= now && self.is_held && self.is_hibernated() =>
             {
                 let deadline = now + HIBERNATE_PATIENCE;
                 self.course = Course::Falling { fall: Fall { deadline, ..fall }, overtaken };
                 vec![]
             }
-            (Course::Falling { fall, .. }, Input::Tick { now }) if fall.deadline <= now => {
+            Course::Falling { fall, .. } if fall.deadline <= now => {
                 let mut todo =
                     if self.is_held { self.stay_paused() } else { self.want_awake(Cause::Order, now) };
                 todo.push(Action::GaveUp);
                 todo
             }
-            (Course::Falling { fall, overtaken }, Input::Tick { now })
-                if fall.strict_at.is_some_and(|at| at <= now) =>
-            {
+            Course::Falling { fall, overtaken } if fall.strict_at.is_some_and(|at| at <= now) => {
                 self.course = Course::Falling { fall: Fall { strict_at: None, ..fall }, overtaken };
                 vec![Action::Hasten { request: fall.request, is_held: self.is_held }]
             }
+            _ => vec![],
+        }
+    }
 
-            // Reports of the kernel.
-            (_, Input::Paused(of) | Input::Resumed { of, .. } | Input::Asleep(of)) if of < self.answered => {
-                vec![]
-            }
-            // It goes on, and nothing else is wanted: this was overtaken by the report of that.
-            (Course::Up, Input::Paused(_)) => vec![],
-            (course, Input::Paused(of)) => {
-                // One that answers a request after the sleep's says that its memory came back meanwhile. One of the sleep's
-                // own request may be told late.
-                let has_come_back = self.is_hibernated() && of > self.answered;
-                if has_come_back {
-                    self.awake_as = SandboxState::WokenUp;
-                }
-                if has_come_back || !self.is_hibernated() {
-                    self.place = Place::Paused;
-                }
-                self.answered = of;
-                if let Course::Falling { fall, overtaken } = course
-                    && of >= fall.request
-                {
-                    // It is on its way down, however long that takes.
-                    self.course = Course::Falling { fall: Fall { strict_at: None, ..fall }, overtaken };
-                }
-                vec![]
-            }
-            (_, Input::Asleep(of)) => self.has_fallen_asleep(of),
-            (Course::Falling { fall, .. }, Input::StayedWarm(of)) if of >= fall.request => {
+    fn has_paused(&mut self, of: u64) -> Vec<Action> {
+        // It goes on, and nothing else is wanted: this was overtaken by the report of that.
+        if self.course == Course::Up {
+            return vec![];
+        }
+        // One that answers a request after the sleep's says that its memory came back meanwhile. One of the sleep's own
+        // request may be told late.
+        let has_come_back = self.is_hibernated() && of > self.answered;
+        if has_come_back {
+            self.awake_as = SandboxState::WokenUp;
+        }
+        if has_come_back || !self.is_hibernated() {
+            self.kernel_state = KernelState::Paused;
+        }
+        self.answered = of;
+        if let Course::Falling { fall, overtaken } = self.course
+            && of >= fall.request
+        {
+            // It is on its way down, however long that takes.
+            self.course = Course::Falling { fall: Fall { strict_at: None, ..fall }, overtaken };
+        }
+        vec![]
+    }
+
+    fn has_stayed_warm(&mut self, of: u64) -> Vec<Action> {
+        match self.course {
+            Course::Falling { fall, .. } if of >= fall.request => {
                 // Its tasks go on in a moment; who hears of the failure sees it run.
-                if self.place == Place::Paused && of >= self.answered {
-                    self.place = Place::Running;
+                if self.kernel_state == KernelState::Paused && of >= self.answered {
+                    self.kernel_state = KernelState::Running;
                 }
                 self.course = Course::Up;
                 let todo = if self.is_held { self.stay_paused() } else { vec![] };
                 [vec![Action::StayedWarm], todo].concat()
             }
             // One that was called off is no failure.
-            (_, Input::StayedWarm(_)) => vec![],
-            // The kernel had not heard of the pause, and stops it again once its memory is back.
-            (Course::Down, Input::WakeEvent { .. }) if self.is_held => vec![],
-            (Course::Down, Input::WakeEvent { what, now }) if self.is_hibernated() => {
-                self.course = Course::WokenByEvent(Rise::by_event(what, now));
-                vec![]
-            }
-            (Course::Falling { fall, overtaken: None }, Input::WakeEvent { what, now })
-                if self.is_hibernated() =>
-            {
-                self.course = Course::Falling { fall, overtaken: Some(Rise::by_event(what, now)) };
-                vec![]
-            }
-            (_, Input::Resumed { of, now }) => self.has_resumed(of, now),
-            (_, Input::Idle) if self.awake_as == SandboxState::HibernateRunning => {
-                self.awake_as = SandboxState::WokenUp;
-                if self.is_hibernated() { vec![] } else { vec![Action::Rested] }
-            }
-            (_, Input::Tick { .. } | Input::WakeEvent { .. } | Input::Idle) => vec![],
+            _ => vec![],
         }
+    }
+
+    fn hears_wake_event(&mut self, what: &'static str, now: Instant) -> Vec<Action> {
+        match self.course {
+            // The kernel had not heard of the pause, and stops it again once its memory is back.
+            Course::Down if self.is_held => {}
+            Course::Down if self.is_hibernated() => {
+                self.course = Course::WokenByEvent(Rise::by_event(what, now));
+            }
+            Course::Falling { fall, overtaken: None } if self.is_hibernated() => {
+                self.course = Course::Falling { fall, overtaken: Some(Rise::by_event(what, now)) };
+            }
+            _ => {}
+        }
+        vec![]
     }
 
     fn want_down(&mut self, cause: Cause, hibernates: bool, now: Instant) -> Vec<Action> {
@@ -397,14 +422,14 @@ impl Machine {
             // It was told once more, by somebody who came before a wake did, and there was nothing left to do.
             return vec![Action::SleptAlready];
         }
-        self.place = Place::Hibernated;
+        self.kernel_state = KernelState::Hibernated;
         vec![Action::Slept { from, since }]
     }
 
     fn has_resumed(&mut self, of: u64, now: Instant) -> Vec<Action> {
         self.answered = of;
         let was_hibernated = self.is_hibernated();
-        self.place = Place::Running;
+        self.kernel_state = KernelState::Running;
         let rise = match self.course {
             Course::Rising(rise) if rise.is_answered_by(of) => {
                 self.course = Course::Up;

@@ -22,7 +22,7 @@ use vmm::sys;
 
 use super::error::VmmError;
 use super::plan::{Plan, Tree};
-use crate::oci::{Accounts, Container, MountPlan, Source};
+use crate::oci::{Accounts, ContainerSpec, MountPlan, Source};
 use crate::preserved::{self, Preserved, PreservedFd};
 use crate::stderr_log::{self, LOG_DEBUG};
 
@@ -212,7 +212,7 @@ fn copy_on_write(
 }
 
 /// The root file system of a bundle itself, and the mounts in their order.
-pub(crate) fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Piece>, MountError> {
+pub(crate) fn bundle_tree(container: &ContainerSpec, users: &Users) -> Result<Vec<Piece>, MountError> {
     let (id_map, owner) = (users.id_map(), users.file_owner());
     let read_only = container.root_read_only;
     let fd = mounts::open_tree(&container.root, read_only, true, id_map)?;
@@ -297,7 +297,7 @@ fn following(plan: &Plan, tree: &[Piece]) -> Result<Vec<OwnedFd>, VmmError> {
 }
 
 /// Whether a container's view shows mounts that the host makes below its source later.
-pub(crate) fn propagation_of(view: &View, container: &Container) -> Propagation {
+pub(crate) fn propagation_of(view: &View, container: &ContainerSpec) -> Propagation {
     let found = container.mounts.iter().rev().find(|mount| mount.path == view.path);
     let follows = found.is_some_and(|mount| mount.follows_host) && is_directory(view.fd.as_fd());
     if follows { Propagation::Slave } else { Propagation::Private }

@@ -175,7 +175,6 @@ fn run(
     parent: i32,
 ) -> Result<std::convert::Infallible, VmmError> {
     let events = Arc::new(EventQueue::new());
-    let sink = Arc::clone(&events);
     let hibernation = Hibernation::open(&plan.swap)?;
     let mut users = Users::enter_namespaces(plan.userns, id_maps(plan), propagation(plan))?;
     let network_owner = net::enter(&plan.network)?;
@@ -183,41 +182,19 @@ fn run(
     // With its working directory at `/`, a child in this mount namespace (the leash) leaves the host's root together
     // with the VMM.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
-    let leash = match &plan.tree {
-        Tree::Bundle(bundle) => Some(begin_container(bundle, plan, companions, channel)?),
-        // In a group of its own, which a shell's orders to its job do not reach.
-        Tree::CopyOnWrite { .. } if plan.has_leash => {
-            Some(begin_leash(&plan.boot.args, true, None, channel)?)
-        }
-        Tree::CopyOnWrite { .. } => None,
-    };
-    let proc = jail::proc_directory(&users).map_err(|error| VmmError::HostIo(error.into()))?;
-    let io =
-        HostIo::with_proc(Arc::new(move |event| sink.post(event)), proc.as_fd()).map_err(VmmError::HostIo)?;
-    drop(proc);
-    if let Some(bounds) = &plan.bounds {
-        io.set_quota(Quota::new(bounds.disk_bytes));
-    }
+    let leash = make_leash(plan, companions, channel)?;
+    let io = host_io(plan, &users, &events)?;
     let files::Prepared { mut boot, following, volumes } = files::prepare(plan, preserved, &io, &mut users)?;
     if plan.host_uds && !volumes.is_empty() {
         io.set_broker(Broker::start(volumes, id_maps(plan)).map_err(VmmError::Prepare)?);
     }
-    let asked = match &plan.tree {
-        Tree::Bundle(bundle) => &*bundle.container.sysctls,
-        Tree::CopyOnWrite { .. } => &[],
-    };
-    boot.sysctls = sysctl::read(&plan.network, network_owner, asked);
+    boot.sysctls = sysctl::read(&plan.network, network_owner, asked_sysctls(plan));
     boot.net_tables = net_tables(plan, &io)?;
     if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
         let state = OciState { pid: leash.pid(), ..bundle.state.clone() };
         hooks::run("createContainer", bundle.container.hooks.create_container().as_deref(), &state)?;
     }
-    let device = match plan.platform {
-        Platform::Kvm => {
-            Some(kvm::Device::open().map_err(|error| VmmError::Sandbox(PlatformError::from(error).into()))?)
-        }
-        Platform::Systrap => None,
-    };
+    let device = open_device(plan.platform)?;
     let kernel_file = ImageFile::of_the_kernel().map(Arc::new);
     let ids_are_mapped = users.hide_hosts_root();
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
@@ -229,33 +206,12 @@ fn run(
         // Counted in the user namespace of these ids, so only this sandbox's own count (Linux 5.14).
         process::limit_processes(bounds.processes(plan.cpus)).map_err(VmmError::Prepare)?;
     }
-    let given_up = mitigations::apply(plan.mitigations);
-    // The leash, which a container has, was made outside of any domain.
-    let (keeps_files, is_scoped) =
-        landlock::restrict(files::given(&io, &boot, plan.is_pod).map_err(VmmError::HostIo)?, leash.is_none());
-    if boot.log_level >= LOG_DEBUG {
-        stderr_log::write(LOG_DEBUG, &landlock_in_words(is_scoped, keeps_files), "\n");
-        stderr_log::write(
-            LOG_DEBUG,
-            &format!("speculation given up: {}", mitigations::names(&given_up)),
-            "\n",
-        );
-    }
+    restrict(plan, &io, &boot, leash.is_none())?;
     io.enter_jail().map_err(VmmError::HostIo)?;
     if !process::die_with_parent(parent) {
         process::exit_now(1);
     }
-    let supervisor =
-        Supervisor::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation, plan.pause_hibernates);
-    let is_command = matches!(plan.tree, Tree::CopyOnWrite { .. });
-    let supervisor = Arc::new(
-        supervisor
-            .map_err(VmmError::Prepare)?
-            .of_a_command(is_command)
-            .of_a_pod(plan.is_pod)
-            .with_exec_probe(plan.exec_probe),
-    );
-    supervisor.watch_packing();
+    let supervisor = supervise(plan, channel, leash, &events, hibernation)?;
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
         leave(&supervisor, listener, ids_are_mapped)?;
         jail::seal(plan.platform)?;
@@ -268,8 +224,13 @@ fn run(
     )?;
     supervisor.set_sandbox(Arc::downgrade(&sandbox));
     leave(&supervisor, listener, ids_are_mapped)?;
-    let status = sandbox.run(&boot);
-    if boot.log_level >= LOG_INFO && plan.platform == Platform::Kvm {
+    run_to_end(&boot, plan.platform, sandbox, &supervisor)
+}
+
+/// Runs the kernel, and ends this process with the sandbox.
+fn run_to_end(boot: &BootSpec, platform: Platform, sandbox: Arc<Sandbox>, supervisor: &Supervisor) -> ! {
+    let status = sandbox.run(boot);
+    if boot.log_level >= LOG_INFO && platform == Platform::Kvm {
         let exits: Vec<String> =
             sandbox.exits().iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         sandbox.log(LOG_INFO, &format!("exits: {}", exits.join(", ")));
@@ -280,6 +241,89 @@ fn run(
     // The process ends now; freeing all this piece by piece would only cost time.
     std::mem::forget(sandbox);
     supervisor.finish(status.map(u32::cast_signed).map_err(|error| chain(&VmmError::from(error))))
+}
+
+/// The sandbox's way to the host's files, with the quota of a command.
+fn host_io(plan: &Plan, users: &Users, events: &Arc<EventQueue>) -> Result<HostIo, VmmError> {
+    let sink = Arc::clone(events);
+    let proc = jail::proc_directory(users).map_err(|error| VmmError::HostIo(error.into()))?;
+    let io =
+        HostIo::with_proc(Arc::new(move |event| sink.post(event)), proc.as_fd()).map_err(VmmError::HostIo)?;
+    drop(proc);
+    if let Some(bounds) = &plan.bounds {
+        io.set_quota(Quota::new(bounds.disk_bytes));
+    }
+    Ok(io)
+}
+
+/// Makes the leash of a container, or of a command that has one.
+fn make_leash(
+    plan: &Plan,
+    companions: Option<Companions>,
+    channel: &Arc<UnixStream>,
+) -> Result<Option<Leash>, VmmError> {
+    match &plan.tree {
+        Tree::Bundle(bundle) => begin_container(bundle, plan, companions, channel).map(Some),
+        // In a group of its own, which a shell's orders to its job do not reach.
+        Tree::CopyOnWrite { .. } if plan.has_leash => {
+            begin_leash(&plan.boot.args, true, None, channel).map(Some)
+        }
+        Tree::CopyOnWrite { .. } => Ok(None),
+    }
+}
+
+/// The settings of its network that a bundle asks for.
+fn asked_sysctls(plan: &Plan) -> &[(String, String)] {
+    match &plan.tree {
+        Tree::Bundle(bundle) => &bundle.container.sysctls,
+        Tree::CopyOnWrite { .. } => &[],
+    }
+}
+
+fn open_device(platform: Platform) -> Result<Option<kvm::Device>, VmmError> {
+    match platform {
+        Platform::Kvm => {
+            let device = kvm::Device::open();
+            device.map(Some).map_err(|error| VmmError::Sandbox(PlatformError::from(error).into()))
+        }
+        Platform::Systrap => Ok(None),
+    }
+}
+
+/// Gives up speculation and restricts this process by Landlock; its signals as well unless it has a leash, which was made
+/// outside of any domain.
+fn restrict(plan: &Plan, io: &HostIo, boot: &BootSpec, scopes_signals: bool) -> Result<(), VmmError> {
+    let given_up = mitigations::apply(plan.mitigations);
+    let files = files::given(io, boot, plan.is_pod).map_err(VmmError::HostIo)?;
+    let (keeps_files, is_scoped) = landlock::restrict(files, scopes_signals);
+    if boot.log_level >= LOG_DEBUG {
+        stderr_log::write(LOG_DEBUG, &landlock_in_words(is_scoped, keeps_files), "\n");
+        stderr_log::write(
+            LOG_DEBUG,
+            &format!("speculation given up: {}", mitigations::names(&given_up)),
+            "\n",
+        );
+    }
+    Ok(())
+}
+
+/// Makes the supervisor, which watches the packing of pages from then on.
+fn supervise(
+    plan: &Plan,
+    channel: &Arc<UnixStream>,
+    leash: Option<Leash>,
+    events: &Arc<EventQueue>,
+    hibernation: Hibernation,
+) -> Result<Arc<Supervisor>, VmmError> {
+    let (channel, events) = (Arc::clone(channel), Arc::clone(events));
+    let supervisor = Supervisor::new(channel, leash, events, hibernation, plan.pause_hibernates)
+        .map_err(VmmError::Prepare)?
+        .of_a_command(matches!(plan.tree, Tree::CopyOnWrite { .. }))
+        .of_a_pod(plan.is_pod)
+        .with_exec_probe(plan.exec_probe);
+    let supervisor = Arc::new(supervisor);
+    supervisor.watch_packing();
+    Ok(supervisor)
 }
 
 fn landlock_in_words(is_scoped: bool, keeps_files: bool) -> String {

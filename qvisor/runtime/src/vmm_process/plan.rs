@@ -15,7 +15,7 @@ use vmm::mounts::Volume;
 use vmm::net::Network;
 
 use crate::cgroup::Cgroups;
-use crate::oci::Container;
+use crate::oci::ContainerSpec;
 use crate::preserved::Preserved;
 use crate::resources::Resources;
 use crate::state::OciState;
@@ -94,7 +94,7 @@ pub enum Tree {
 /// The parts of a container that the VMM needs beside the plan.
 #[derive(Debug)]
 pub struct Bundle {
-    pub container: Container,
+    pub container: ContainerSpec,
     /// Without the pid, which is the leash's.
     pub state: OciState,
 }

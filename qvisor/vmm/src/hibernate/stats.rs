@@ -80,7 +80,7 @@ pub struct Stats {
     pub unchanged_ms: u64,
     #[serde(default)]
     pub asleep_ms: u64,
-    /// What all wakes took.
+    /// The time that all wakes together took.
     #[serde(default)]
     pub wakes_us: u64,
     /// Those for a timer of a program, and the last of them.
@@ -103,7 +103,7 @@ pub struct Stats {
     /// How its pages are packed.
     #[serde(default)]
     pub codec: String,
-    /// What the home of its pages counts, by name.
+    /// The counters of the home of the sandbox's pages, by name.
     #[serde(default)]
     pub home: BTreeMap<String, u64>,
     /// Classes without any are left out.

@@ -20,6 +20,8 @@ pub mod route;
 mod serve;
 pub mod sockets;
 mod stream_kind;
+#[cfg(test)]
+mod stream_tests;
 mod streams;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -211,33 +211,43 @@ pub fn application(cpus: u32) -> Vec<Instruction> {
     assemble(&join(&[&FROM_STUB, &calls, &BASES, &FUTEX, &ENDS]))
 }
 
-/// The filter of mapper threads, for a sandbox with `cpus` vCPUs. They carry out the VMM's orders, so this is a second
-/// line: it allows only calls that the VMM has reason to order.
-pub fn mapper(cpus: u32) -> Vec<Instruction> {
+/// Address (argument 0) plus length (argument 1) must end in the user half. Slot 0: low word of the sum.
+const RANGE: [Line; 27] = [
+    Line::At(Label::Range),
+    Line::Load(arg_low(1)),
+    Line::Plain(TO_X, 0),
+    Line::Load(arg_low(0)),
+    Line::Plain(ADD_X, 0),
+    Line::Plain(STORE_SLOT, 0),
+    Line::Jump(AT_LEAST_X, 0, Label::Next, Label::Carry),
+    Line::Plain(LOAD_VALUE, 0),
+    Line::Jump(EQUAL, 0, Label::HighPart, Label::Trap),
+    Line::At(Label::Carry),
+    Line::Plain(LOAD_VALUE, 1),
+    Line::At(Label::HighPart),
+    Line::Plain(STORE_SLOT, 1),
+    Line::Load(arg_high(0)),
+    Line::Jump(GREATER, high32(USER_MAX), Label::Trap, Label::Next),
+    Line::Plain(TO_X, 0),
+    Line::Load(arg_high(1)),
+    Line::Jump(GREATER, high32(USER_MAX), Label::Trap, Label::Next),
+    Line::Plain(ADD_X, 0),
+    Line::Plain(TO_X, 0),
+    Line::Plain(LOAD_SLOT, 1),
+    Line::Plain(ADD_X, 0),
+    Line::Jump(GREATER, high32(USER_MAX), Label::Trap, Label::Next),
+    Line::Jump(EQUAL, high32(USER_MAX), Label::RangeEnd, Label::Allow),
+    Line::At(Label::RangeEnd),
+    Line::Plain(LOAD_SLOT, 0),
+    Line::Jump(EQUAL, low32(USER_MAX), Label::Allow, Label::Trap),
+];
+
+/// The calls by which a mapper starts a thread, with their arguments.
+fn start_of_thread() -> [Line; 22] {
     use Label::*;
     use Line::*;
-    let sockets = FD_SOCKETS.cast_unsigned();
     let application = STUB_ORDERS + std::mem::offset_of!(Orders, application_filter) as u64;
-    let calls = [
-        At(Calls),
-        Load(NR),
-        call(libc::SYS_futex, Futex),
-        call(libc::SYS_mmap, Map),
-        call(libc::SYS_mprotect, Range),
-        call(libc::SYS_munmap, Range),
-        call(libc::SYS_madvise, Advice),
-        call(libc::SYS_write, Answer),
-        call(libc::SYS_recvmsg, Receive),
-        call(libc::SYS_close, Close),
-        // To start a thread …
-        call(libc::SYS_clone, Clone),
-        call(libc::SYS_lseek, Position),
-        call(libc::SYS_close_range, Give),
-        call(libc::SYS_seccomp, Seal),
-        // … and for the calls of that thread, to which both filters apply.
-        call(libc::SYS_rt_sigreturn, Allow),
-        call(libc::SYS_arch_prctl, Bases),
-        Plain(RETURN, TRAP),
+    [
         At(Clone),
         Load(arg_high(0)),
         Jump(EQUAL, high32(THREAD_FLAGS), Next, Trap),
@@ -260,6 +270,15 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         Jump(EQUAL, high32(application), Next, Trap),
         Load(arg_low(2)),
         Jump(EQUAL, low32(application), Allow, Trap),
+    ]
+}
+
+/// The files that a mapper gets, maps and answers by, and the ways in which it maps them.
+fn files_of_mapper(cpus: u32) -> [Line; 23] {
+    use Label::*;
+    use Line::*;
+    let sockets = FD_SOCKETS.cast_unsigned();
+    [
         // Files come by the vCPUs' sockets and are closed once mapped.
         At(Receive),
         Load(arg_low(0)),
@@ -286,36 +305,38 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         Load(arg_low(2)),
         Jump(EQUAL, MADV_HUGEPAGE, Range, Next),
         Jump(EQUAL, MADV_POPULATE_READ, Range, Trap),
-        // Address (argument 0) plus length (argument 1) must end in the user half. Slot 0: low word of the sum.
-        At(Range),
-        Load(arg_low(1)),
-        Plain(TO_X, 0),
-        Load(arg_low(0)),
-        Plain(ADD_X, 0),
-        Plain(STORE_SLOT, 0),
-        Jump(AT_LEAST_X, 0, Next, Carry),
-        Plain(LOAD_VALUE, 0),
-        Jump(EQUAL, 0, HighPart, Trap),
-        At(Carry),
-        Plain(LOAD_VALUE, 1),
-        At(HighPart),
-        Plain(STORE_SLOT, 1),
-        Load(arg_high(0)),
-        Jump(GREATER, high32(USER_MAX), Trap, Next),
-        Plain(TO_X, 0),
-        Load(arg_high(1)),
-        Jump(GREATER, high32(USER_MAX), Trap, Next),
-        Plain(ADD_X, 0),
-        Plain(TO_X, 0),
-        Plain(LOAD_SLOT, 1),
-        Plain(ADD_X, 0),
-        Jump(GREATER, high32(USER_MAX), Trap, Next),
-        Jump(EQUAL, high32(USER_MAX), RangeEnd, Allow),
-        At(RangeEnd),
-        Plain(LOAD_SLOT, 0),
-        Jump(EQUAL, low32(USER_MAX), Allow, Trap),
+    ]
+}
+
+/// The filter of mapper threads, for a sandbox with `cpus` vCPUs. They carry out the VMM's orders, so this is a second
+/// line: it allows only calls that the VMM has reason to order.
+pub fn mapper(cpus: u32) -> Vec<Instruction> {
+    use Label::*;
+    use Line::*;
+    let calls = [
+        At(Calls),
+        Load(NR),
+        call(libc::SYS_futex, Futex),
+        call(libc::SYS_mmap, Map),
+        call(libc::SYS_mprotect, Range),
+        call(libc::SYS_munmap, Range),
+        call(libc::SYS_madvise, Advice),
+        call(libc::SYS_write, Answer),
+        call(libc::SYS_recvmsg, Receive),
+        call(libc::SYS_close, Close),
+        // To start a thread …
+        call(libc::SYS_clone, Clone),
+        call(libc::SYS_lseek, Position),
+        call(libc::SYS_close_range, Give),
+        call(libc::SYS_seccomp, Seal),
+        // … and for the calls of that thread, to which both filters apply.
+        call(libc::SYS_rt_sigreturn, Allow),
+        call(libc::SYS_arch_prctl, Bases),
+        Plain(RETURN, TRAP),
     ];
-    assemble(&join(&[&FROM_STUB, &calls, &BASES, &FUTEX, &ENDS]))
+    let start = start_of_thread();
+    let files = files_of_mapper(cpus);
+    assemble(&join(&[&FROM_STUB, &calls, &start, &files, &RANGE, &BASES, &FUTEX, &ENDS]))
 }
 
 fn join(parts: &[&[Line]]) -> Vec<Line> {

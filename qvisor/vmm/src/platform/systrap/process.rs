@@ -1,18 +1,20 @@
-//! Stub processes: the zygote that makes them, the ready and the used ones, and the keeper that buries them.
+//! Stub processes: the zygote that makes them, the ready and the used ones, and the keeper that buries them (`keeper`).
 //!
 //! A process that has run application code never serves another address space: whatever such code has made of its threads
 //! and their areas ends with it. So fresh ones are forked ahead.
+
+mod keeper;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
 
 use abi::layout::STUB_AREA_SIZE;
 use abi::run::{MAP_OP_UNMAP_ALL, MapOp};
 
+use self::keeper::{TOKEN_WAKE, TOKEN_ZYGOTE};
 use super::area::{COMMAND_FORK, FD_SOCKETS, INTERRUPT_SIGNAL, ORDERS_SIZE, TURN_STUB};
 use super::filter::{self, Instruction};
 use super::frame::FrameLayout;
@@ -31,14 +33,7 @@ pub const SLOTS: usize = 8192;
 const READY: usize = 2;
 /// Slots of dead processes whose memory is kept for the next ones.
 const WARM_SLOTS: usize = 4;
-/// The keeper's own wake-up and the zygote, among the process slots that its events name.
-const TOKEN_WAKE: u64 = u64::MAX;
-const TOKEN_ZYGOTE: u64 = 0;
 const SPIN_COMMAND: u64 = 50_000;
-/// How long stubs are watched once the sandbox sleeps, and the processor time that one may use meanwhile.
-const RESTLESS_AFTER: Duration = Duration::from_millis(100);
-const RESTLESS_NS: u64 = 1_000_000;
-
 /// A stub process. It serves one address space, and none after it.
 pub struct Process {
     slot: usize,
@@ -199,7 +194,7 @@ pub struct Stubs {
     ready: Mutex<Vec<Arc<Process>>>,
     /// No processes are made ready.
     resting: AtomicBool,
-    /// The sandbox has just begun to sleep: see [`Self::end_restless`].
+    /// The sandbox has just begun to sleep: see [`Self::keep`].
     asleep: AtomicBool,
     /// It has begun to sleep, and no stub was given a turn since …
     is_still: AtomicBool,
@@ -212,13 +207,6 @@ pub struct Stubs {
     zygote_dead: AtomicBool,
     /// For looking at threads that do not come back.
     pub proc: Option<OwnedFd>,
-}
-
-/// Stubs that are watched since the sandbox began to sleep, with the processor time that each had used.
-struct Restless {
-    until: Instant,
-    disturbed: u64,
-    used: Vec<(u64, Arc<Process>)>,
 }
 
 #[derive(Default)]
@@ -328,22 +316,7 @@ impl Stubs {
         let orders_at = slot as u64 * ORDERS_SIZE;
         // SAFETY: inside the file's mapping, which lives as long as `self`, and so longer than its processes.
         let mapper = unsafe { Mapper::new(self.orders.at(orders_at), self.cpus, &self.filters) };
-        let zygote = self.zygote.lock();
-        if self.zygote_dead.load(SeqCst) {
-            return Err(libc::EAGAIN);
-        }
-        // Its first turn, to set itself up, may still be under way.
-        self.wait_zygote(&zygote).map_err(|Lost| libc::EAGAIN)?;
-        zygote.area().argument.store(offset, Relaxed);
-        zygote.area().orders_at.store(orders_at, Relaxed);
-        zygote.give_turn(COMMAND_FORK, 0);
-        self.wait_zygote(&zygote).map_err(|Lost| libc::EAGAIN)?;
-        let result = zygote.area().value.load(Relaxed).cast_signed();
-        drop(zygote);
-        if result <= 0 {
-            return Err(i32::try_from(-result).unwrap_or(libc::EAGAIN));
-        }
-        let pid = i32::try_from(result).map_err(|_| libc::EAGAIN)?;
+        let pid = self.have_zygote_fork(offset, orders_at)?;
         let pidfd = spawn::pidfd(pid).map_err(|_| {
             spawn::kill(pid);
             spawn::reap(pid);
@@ -373,6 +346,27 @@ impl Stubs {
             return Err(libc::ENOMEM);
         }
         Ok(process)
+    }
+
+    /// Lets the zygote fork, once it has set itself up; result: the pid of the child, whose areas and orders lie at these
+    /// offsets.
+    fn have_zygote_fork(&self, offset: u64, orders_at: u64) -> Result<i32, i32> {
+        let zygote = self.zygote.lock();
+        if self.zygote_dead.load(SeqCst) {
+            return Err(libc::EAGAIN);
+        }
+        // Its first turn, to set itself up, may still be under way.
+        self.wait_zygote(&zygote).map_err(|Lost| libc::EAGAIN)?;
+        zygote.area().argument.store(offset, Relaxed);
+        zygote.area().orders_at.store(orders_at, Relaxed);
+        zygote.give_turn(COMMAND_FORK, 0);
+        self.wait_zygote(&zygote).map_err(|Lost| libc::EAGAIN)?;
+        let result = zygote.area().value.load(Relaxed).cast_signed();
+        drop(zygote);
+        if result <= 0 {
+            return Err(i32::try_from(-result).unwrap_or(libc::EAGAIN));
+        }
+        i32::try_from(result).map_err(|_| libc::EAGAIN)
     }
 
     fn wait_zygote(&self, zygote: &StubThread) -> Result<(), Lost> {
@@ -463,85 +457,6 @@ impl Stubs {
     pub fn cpu_ns(&self) -> u64 {
         let living = self.slots.lock().living.values().map(|p| cpu::process_cpu_ns(p.pid)).sum::<u64>();
         self.dead_cpu_ns.load(Relaxed) + living
-    }
-
-    /// The keeper's thread: keeps some processes ready, and buries the dead.
-    pub fn keep(&self) {
-        spawn::block_signals();
-        let mut watched: Option<Restless> = None;
-        while !self.stopping.load(SeqCst) {
-            if self.asleep.swap(false, SeqCst) {
-                watched = self.watch_restless();
-            }
-            while !self.stopping.load(SeqCst) && self.wants_ready() {
-                match self.fork() {
-                    Ok(process) => self.ready.lock().push(process),
-                    Err(_) => break,
-                }
-            }
-            let until = watched.as_ref().map(|watched| watched.until);
-            if until.is_some_and(|until| Instant::now() >= until) {
-                watched.take().iter().for_each(|watched| self.end_restless(watched));
-                continue;
-            }
-            for token in spawn::wait_events(&self.epoll, until) {
-                match token {
-                    TOKEN_WAKE => spawn::drain(&self.wake),
-                    TOKEN_ZYGOTE => self.bury_zygote(),
-                    slot => self.bury(usize::try_from(slot).unwrap_or(0)),
-                }
-            }
-        }
-    }
-
-    /// Begins to watch the stubs when the sandbox has just begun to sleep, with the time that each has used; `None`: it
-    /// was woken before this thread came to it, and the stubs use their turns.
-    fn watch_restless(&self) -> Option<Restless> {
-        let used = |process: Arc<Process>| (cpu::process_cpu_ns(process.pid), process);
-        let watched = Restless {
-            until: Instant::now() + RESTLESS_AFTER,
-            disturbed: self.disturbed.load(SeqCst),
-            used: self.slots.lock().living.values().cloned().map(used).collect(),
-        };
-        self.is_still_since(&watched).then_some(watched)
-    }
-
-    /// Whether nobody has given a stub work since, whether or not the sandbox sleeps again.
-    fn is_still_since(&self, watched: &Restless) -> bool {
-        self.is_still.load(SeqCst) && self.disturbed.load(SeqCst) == watched.disturbed
-    }
-
-    /// Ends stubs that use the processor while nobody has given them work: their application code has made them spin.
-    fn end_restless(&self, watched: &Restless) {
-        for (before, process) in &watched.used {
-            let used = cpu::process_cpu_ns(process.pid).saturating_sub(*before);
-            if used > RESTLESS_NS && self.is_still_since(watched) && !process.is_dead() {
-                process.kill();
-            }
-        }
-    }
-
-    fn wants_ready(&self) -> bool {
-        !self.resting.load(SeqCst) && self.ready.lock().len() < READY
-    }
-
-    fn bury_zygote(&self) {
-        if self.zygote_dead.swap(true, SeqCst) {
-            return;
-        }
-        spawn::unwatch(&self.epoll, &self.zygote_pidfd);
-        self.dead_cpu_ns.fetch_add(spawn::reap(self.zygote_pid), Relaxed);
-        // SAFETY: the area outlives this; a second view of it, since a fork that waits holds the lock.
-        unsafe { StubThread::new(self.control.at(0), 0, self.layout) }.mark_dead();
-    }
-
-    fn bury(&self, slot: usize) {
-        let Some(process) = self.slots.lock().living.remove(&slot) else { return };
-        spawn::unwatch(&self.epoll, &process.pidfd);
-        process.bury(&self.dead_cpu_ns);
-        let same = |other: &Arc<Process>| Arc::ptr_eq(other, &process);
-        self.ready.lock().retain(|p| !same(p));
-        self.free_slot(&process);
     }
 
     /// Gives a process's slot back once it is dead and serves no address space: called after either has come true.

@@ -225,6 +225,33 @@ impl Systrap {
         Ok(0)
     }
 
+    /// Readies a stub thread for its turn, with the FPU image that it is to have; result: the command to give it.
+    #[inline(always)]
+    fn prepare(
+        &self,
+        cpu: u32,
+        policy: &HandoverPolicy,
+        held: &HeldThread<'_>,
+        run: &RunState,
+    ) -> Result<u32, Stop> {
+        let thread = held.thread;
+        let mut command = COMMAND_RUN;
+        if thread.is_in_call() {
+            if run.fpu_load == 0 && run.regs.gs_base == 0 && thread.set_call_registers(&run.regs) {
+                command = COMMAND_RUN_CALL;
+            } else {
+                self.leave_call(cpu, policy, held)?;
+            }
+        }
+        if run.fpu_load != 0 {
+            let image = self.memory.kernel_ptr(run.fpu_load, self.stubs.fpu_bytes() as u64);
+            let image = image.ok_or(Stop::Errno(libc::EFAULT.cast_unsigned()))?;
+            // SAFETY: as many bytes were checked.
+            unsafe { thread.frame().load_fpu(image) };
+        }
+        Ok(command)
+    }
+
     fn run_thread(
         &self,
         cpus: &Cpus,
@@ -240,20 +267,7 @@ impl Systrap {
         else {
             return Err(Stop::Lost);
         };
-        let mut command = COMMAND_RUN;
-        if thread.is_in_call() {
-            if run.fpu_load == 0 && run.regs.gs_base == 0 && thread.set_call_registers(&run.regs) {
-                command = COMMAND_RUN_CALL;
-            } else {
-                self.leave_call(cpu, policy, held)?;
-            }
-        }
-        if run.fpu_load != 0 {
-            let image = self.memory.kernel_ptr(run.fpu_load, self.stubs.fpu_bytes() as u64);
-            let image = image.ok_or(Stop::Errno(libc::EFAULT.cast_unsigned()))?;
-            // SAFETY: as many bytes were checked.
-            unsafe { thread.frame().load_fpu(image) };
-        }
+        let command = self.prepare(cpu, policy, held, run)?;
         thread.area().was_called_back.store(0, Relaxed);
         // In this order against `Cpus::set_pending` and `Machine::interrupt`: either we see the request, or its
         // sender sees that user code runs.
