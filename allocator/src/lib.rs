@@ -10,6 +10,7 @@
 //! fit.
 #![cfg_attr(not(any(test, loom)), no_std)]
 #![warn(missing_docs)]
+#![warn(clippy::too_many_lines)]
 
 pub mod bitmap;
 #[cfg(not(loom))]

@@ -8,6 +8,7 @@ use crate::style::Style;
 /// are unpacked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
+    /// The style that was tried.
     pub style: Style,
     /// How many times smaller the stored pages get; pages of one word are stored nowhere, and not counted.
     pub ratio: f64,
@@ -27,6 +28,7 @@ pub enum Arrival {
 /// The speed and the processors that the host offers to pages that come back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host {
+    /// How its pages come back.
     pub arrival: Arrival,
     /// Bytes that the disk gives a second, read as the working set is.
     pub read_bytes_s: f64,
@@ -76,10 +78,11 @@ impl Host {
 /// The style that was chosen, and the prediction that decided. Its [`Display`](fmt::Display) says why, in one sentence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
+    /// The style that brings pages back soonest.
     pub style: Style,
-    /// How long a byte of memory takes to come back, as it was predicted: by the chosen style, and stored as it is. Both are 0
-    /// if the disk's speed is not known.
+    /// How long a byte of memory takes to come back by the chosen style, as it was predicted; 0 if the disk's speed is not known.
     pub seconds_per_byte: f64,
+    /// How long a byte of memory takes to come back that is stored as it is; 0 if the disk's speed is not known.
     pub raw_seconds_per_byte: f64,
     /// The numbers that decided, those of the candidate that is chosen, or of the one that came nearest.
     host: Host,

@@ -8,12 +8,25 @@ use crate::{error::Corrupt, table::Table};
 #[derive(Debug)]
 pub enum Work<'a> {
     /// All of `packed` into all of `out`.
-    Unpack { packed: &'a [u8], out: &'a mut [u8] },
+    Unpack {
+        /// The packed piece.
+        packed: &'a [u8],
+        /// The place of the piece's memory, all of which is filled.
+        out: &'a mut [u8],
+    },
     /// `piece` to the front of `out`. `packed_bytes` is how much it takes there, or nothing if it does not fit.
-    Pack { piece: &'a [u8], out: &'a mut [u8], packed_bytes: Option<usize> },
+    Pack {
+        /// The piece's memory.
+        piece: &'a [u8],
+        /// The place of the packed piece.
+        out: &'a mut [u8],
+        /// Bytes that the packed piece takes; `None`: it did not fit.
+        packed_bytes: Option<usize>,
+    },
 }
 
 impl Work<'_> {
+    /// The bytes that are read: a packed piece, or one to be packed.
     #[must_use]
     pub fn input(&self) -> &[u8] {
         match self {

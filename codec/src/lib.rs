@@ -8,6 +8,8 @@
 //! What is read may be hostile, and nothing here is `unsafe`.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
+#![warn(clippy::too_many_lines)]
 // Symbols, lengths and places are far below what their types hold; the codecs cut words to bytes all the time.
 #![allow(clippy::cast_possible_truncation)]
 

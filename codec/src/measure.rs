@@ -17,30 +17,39 @@ use crate::{
 /// Measurements of one style with pieces of one size: how small it packs them, and how fast it packs and unpacks.
 #[derive(Clone, Debug)]
 pub struct Measured {
+    /// The style that was measured.
     pub style: Style,
     /// An [`Engine`](crate::Engine) packed and unpacked, not this processor.
     pub by_engine: bool,
+    /// Bytes of a piece.
     pub piece_bytes: usize,
-    /// Pages given, and how many of them hold one word again and again; these are not packed but counted as nothing.
+    /// Pages given.
     pub pages: usize,
+    /// Pages that hold one word again and again; these are not packed but counted as nothing.
     pub word_pages: usize,
     /// Bytes that pages of more than one word take up packed; pieces that packing makes hardly smaller count as they
     /// are.
     pub packed_bytes: usize,
     /// How many pieces stay as they are.
     pub raw_pieces: usize,
+    /// How fast pieces were packed.
     pub pack: Speed,
+    /// How fast pieces were unpacked.
     pub unpack: Speed,
 }
 
 /// How fast pieces were packed or unpacked: megabytes (10^6) of memory a second of one processor's time, over some rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
+    /// The speed of the round in the middle.
     pub median: f64,
+    /// The speed of the slowest round.
     pub slowest: f64,
+    /// The speed of the fastest round.
     pub fastest: f64,
-    /// Processor time of one round, and time that went by: they differ where others want the processor too.
+    /// Processor time of one round.
     pub cpu: Duration,
+    /// Time that went by in one round: more than [`Self::cpu`] where others want the processor too.
     pub wall: Duration,
 }
 

@@ -1,5 +1,6 @@
 //! How long pieces of memory are.
 
+/// A page of memory, the shortest piece.
 pub const PAGE_BYTES: usize = 4096;
 /// The longest piece.
 pub const PIECE_BYTES: usize = 64 << 10;

@@ -56,6 +56,7 @@ impl Default for Statistics {
 }
 
 impl Statistics {
+    /// Statistics of no piece yet, for packers with the largest window.
     #[must_use]
     pub fn new() -> Self {
         Self { matcher: Matcher::new(), window: WINDOW_BYTES, parts: Vec::new(), step: 1, seen: 0 }

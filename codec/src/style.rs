@@ -9,8 +9,9 @@ use crate::error::StyleError;
 pub enum Style {
     /// Pieces stay as they are.
     None,
+    /// LZ4's blocks, without a frame.
     Lz4,
-    /// With a level from 1 to 19.
+    /// Zstandard, with a level from 1 to 19.
     Zstd(u8),
     /// DEFLATE with the codes that RFC 1951 fixes.
     DeflateFixed,

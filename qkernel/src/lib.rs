@@ -4,6 +4,7 @@
 //! in the crate `machine`. See `docs/architecture.md` for the layers. Unit tests link this crate on the host.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+#![warn(clippy::too_many_lines)]
 
 extern crate alloc;
 

@@ -8,13 +8,12 @@ mod sleeper;
 
 use std::fs;
 use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use sleeper::{Place, guest, next_line, platform};
+use party::{KINDS, Kind, Party, Shared, WAITS, each_pair};
+use sleeper::{Place, next_line, platform};
 
 #[test]
 fn locks_of_each_kind_hold_for_every_pair() {

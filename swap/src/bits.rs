@@ -19,11 +19,13 @@ impl Bits {
         &self.0
     }
 
+    /// Whether a page is in the set.
     #[must_use]
     pub fn has(&self, id: PageId) -> bool {
         self.0.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 != 0)
     }
 
+    /// Adds a page.
     pub fn set(&mut self, id: PageId) {
         let at = id as usize / 64;
         if at >= self.0.len() {
@@ -32,6 +34,7 @@ impl Bits {
         self.0[at] |= 1 << (id % 64);
     }
 
+    /// Takes a page out, if it is there.
     pub fn clear(&mut self, id: PageId) {
         if let Some(word) = self.0.get_mut(id as usize / 64) {
             *word &= !(1 << (id % 64));

@@ -6,6 +6,7 @@ use crate::page::PageId;
 
 /// Why pages could not be stored or fetched.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says when it is given, and of what")]
 pub enum SwapError {
     #[error("cannot write pages to the {file}: {source}")]
     Write { file: &'static str, source: io::Error },
@@ -27,6 +28,7 @@ pub enum SwapError {
 
 /// Why a home's tables could not be written or read.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says when it is given, and of what")]
 pub enum TablesError {
     #[error("cannot write the tables of a home of pages: {0}")]
     Write(#[from] io::Error),

@@ -42,21 +42,25 @@ pub trait Home: Send + Sync {
 /// The outcome of a [`Home::store`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Pages written to the swap file and to the REAP file.
+    /// Pages written to the swap file.
     pub swap_pages: u64,
+    /// Pages written to the REAP file.
     pub reap_pages: u64,
     /// Pages of one repeated word, which were only recorded.
     pub word_pages: u64,
     /// Pages that equal the base's, which were only recorded.
     pub base_pages: u64,
-    /// Pages that were packed at once, and the bytes that they take packed.
+    /// Pages that were packed at once.
     pub packed_pages: u64,
+    /// Bytes that the packed pages take.
     pub packed_bytes: u64,
 }
 
 /// A number that a home counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
+    /// The number's name.
     pub name: &'static str,
+    /// The number itself.
     pub value: u64,
 }

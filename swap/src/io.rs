@@ -13,7 +13,9 @@ pub const CALL_BYTES: usize = 4 << 20;
 
 /// Vectored, positioned I/O. May move less than asked for, as `pwritev(2)` does.
 pub trait Device: Send + Sync {
+    /// Writes pieces that follow each other in the file from `offset` on; returns how many bytes were moved.
     fn write(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize>;
+    /// Reads into pieces that follow each other in the file from `offset` on; returns how many bytes were moved.
     fn read(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize>;
     /// Gives the file's blocks in `[offset, offset + len)` back; best effort.
     fn discard(&self, offset: u64, len: u64);
@@ -77,7 +79,9 @@ fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
+    /// From memory to the file.
     Write,
+    /// From the file to memory.
     Read,
 }
 

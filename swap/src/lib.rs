@@ -9,6 +9,8 @@
 //!
 //! The memory of pages may be a guest's, who writes it whenever it likes: it is copied by opaque copies alone, and what is
 //! looked at is a private copy.
+#![warn(missing_docs)]
+#![warn(clippy::too_many_lines)]
 
 mod aligned;
 mod arena;

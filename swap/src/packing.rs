@@ -17,6 +17,7 @@ pub enum Codec {
     /// The style that brings pages back soonest from this disk with these processors
     #[default]
     Auto,
+    /// This style, whatever the disk and the processors are
     Style(Style),
     /// Canned DEFLATE as an accelerator packs and unpacks it (Intel's IAA)
     Iaa,
@@ -59,6 +60,7 @@ impl fmt::Display for Codec {
 /// How a home packs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packing {
+    /// The coder of all pages.
     pub codec: Codec,
     /// Whether partitions are sealed, so that nothing is ever stored in the clear.
     pub encrypt: bool,

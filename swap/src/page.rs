@@ -48,7 +48,9 @@ impl Class {
 /// A page of memory, its number and its class. The memory may be shared with a guest: it is copied, and never referred to.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
+    /// The page's number.
     pub id: PageId,
+    /// The page's class.
     pub class: Class,
     addr: NonNull<u8>,
 }

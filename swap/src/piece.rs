@@ -28,6 +28,7 @@ impl<'a> Piece<'a> {
         self.range.iov_len
     }
 
+    /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

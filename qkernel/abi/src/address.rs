@@ -11,7 +11,9 @@ const V4_START: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressPrefix {
+    /// An address of the range.
     pub address: Address,
+    /// Bits that all of its addresses have in common, from the first on.
     pub bits: u32,
 }
 pin_layout!(AddressPrefix, 20, address: 0, bits: 16);

@@ -23,8 +23,9 @@ pub struct BootInfo {
     pub platform: u32,
     /// The linear map's base address.
     pub linear_base: u64,
-    /// First byte of kernel memory that is free (behind the image), and the end of kernel memory: the heap.
+    /// First byte of kernel memory that is free (behind the image): the beginning of the heap.
     pub heap_phys: u64,
+    /// The end of kernel memory, and of the heap.
     pub heap_end_phys: u64,
     /// End of user memory (it starts at `USER_PHYS`); a multiple of 4 MiB. Includes slack for control pages.
     pub user_end_phys: u64,
@@ -36,9 +37,11 @@ pub struct BootInfo {
     /// switches to the host stack itself. 0 on kvm, where a hostcall is `out HOSTCALL_PORT, eax` with the
     /// call's guest-physical address in `eax`.
     pub hostcall_entry: u64,
-    /// Size in bytes of an XSAVE image (standard format) of the user state, and its component mask.
+    /// Size in bytes of an XSAVE image (standard format) of the user state.
     pub xsave_size: u32,
+    /// CPUs that the sandbox has.
     pub cpus: u32,
+    /// The component mask of an XSAVE image of the user state.
     pub xsave_mask: u64,
     /// First estimate of the TSC's frequency in Hz.
     pub tsc_hz: u64,
@@ -77,7 +80,9 @@ pub const EXEC_RECORDS_MAX: u64 = 1 << 20;
 /// On the wire: tag (u32, little endian), length (u32, little endian), bytes; no alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
+    /// The kind of record: `TAG_*`.
     pub tag: u32,
+    /// The record's bytes.
     pub data: &'a [u8],
 }
 

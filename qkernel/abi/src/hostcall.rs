@@ -7,6 +7,13 @@
 //! A hostcall is synchronous and runs no other task on this CPU meanwhile. Calls that could wait for a
 //! stranger (terminals, pipes) never do: they answer `-EAGAIN`, and [`POLL_ARM`] tells when to try again.
 
+mod file_records;
+
+pub use file_records::{
+    HostLock, HostStat, HostStatFs, SET_ATIME, SET_ATIME_NOW, SET_GID, SET_MODE, SET_MTIME, SET_MTIME_NOW,
+    SET_SIZE, SET_UID, SetAttr,
+};
+
 /// I/O port of hostcalls on kvm.
 pub const HOSTCALL_PORT: u16 = 0xd0;
 
@@ -14,9 +21,13 @@ pub const HOSTCALL_PORT: u16 = 0xd0;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostCall {
+    /// The call: [`LOG`] ….
     pub number: u32,
+    /// Padding, which is 0.
     pub pad: u32,
+    /// The call's arguments, as its constant lists them.
     pub args: [u64; 6],
+    /// The VMM's answer: a value of 0 or more, or a negative errno.
     pub result: i64,
 }
 pin_layout!(HostCall, 64, number: 0, pad: 4, args: 8, result: 56);
@@ -25,7 +36,9 @@ pin_layout!(HostCall, 64, number: 0, pad: 4, args: 8, result: 56);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
+    /// Guest-physical address.
     pub phys: u64,
+    /// Bytes.
     pub len: u64,
 }
 pin_layout!(Segment, 16, phys: 0, len: 8);
@@ -84,8 +97,9 @@ pub const REPORT_RUNNING: u64 = 2;
 pub const REPORT_PAUSED: u64 = 3;
 /// [`EVENT_RESUME`] was taken.
 pub const REPORT_RESUMED: u64 = 4;
-/// The VMM's answer to [`HIBERNATED`]: user memory is stored, or not.
+/// The VMM's answer to [`HIBERNATED`]: user memory is stored.
 pub const REPORT_ASLEEP: u64 = 5;
+/// The VMM's other answer to [`HIBERNATED`]: user memory is not stored, and the sandbox goes on.
 pub const REPORT_STAYED_WARM: u64 = 6;
 /// After [`REPORT_WAKE_EVENT`], or an [`EVENT_WAKE`] that asks for it: for the first time no task has anything to do.
 pub const REPORT_IDLE: u64 = 7;
@@ -116,6 +130,7 @@ pub const REPORT_LIMIT_REFUSED: u64 = 16;
 /// user's, the letter of its state, its threads, KiB of memory, milliseconds of processor time, its name, with a space between
 /// each. At most [`PROCESSES_MAX_BYTES`]; what does not fit is left out.
 pub const REPORT_PROCESSES: u64 = 17;
+/// Most bytes of the text of [`REPORT_PROCESSES`].
 pub const PROCESSES_MAX_BYTES: u64 = 64 << 10;
 
 /// (container id): a process of the container is killed, since there is no memory.
@@ -130,6 +145,7 @@ pub const REPORT_OOM_KILL: u64 = 18;
 /// `throttled_periods` those in which it had to wait, and `throttled_ns` for how long. At most [`USAGE_MAX_BYTES`]; empty:
 /// there is no such container.
 pub const REPORT_USAGE: u64 = 19;
+/// Most bytes of the text of [`REPORT_USAGE`].
 pub const USAGE_MAX_BYTES: u64 = 4 << 10;
 
 /// (container id, the number of [`EVENT_PAUSE_CONTAINER`]): all its tasks rest, and none runs user code before it goes on.
@@ -141,6 +157,7 @@ pub const REPORT_CONTAINER_RESUMED: u64 = 21;
 /// known), the kind of timer, how many microseconds before it was set, how many it is late, and the name of who waits, which may
 /// hold anything, with a space between each. At most [`TIMER_MAX_BYTES`].
 pub const REPORT_TIMER: u64 = 22;
+/// Most bytes of the text of [`REPORT_TIMER`].
 pub const TIMER_MAX_BYTES: u64 = 128;
 /// (0, 0, text phys, len): what keeps a sandbox awake that has been idle for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says. A line
 /// for each thing that is known, its name and its value with a space between: `kind` is `request` (one that came over an accepted
@@ -152,6 +169,7 @@ pub const TIMER_MAX_BYTES: u64 = 128;
 pub const REPORT_KEPT_AWAKE: u64 = 23;
 /// (the same): whom the socket event that woke the sandbox last was for: `peer`, `peer_port`, `port`, `pid`, `tid`, `process`.
 pub const REPORT_WOKEN_FOR: u64 = 24;
+/// Most bytes of the texts of [`REPORT_KEPT_AWAKE`] and [`REPORT_WOKEN_FOR`].
 pub const WHY_MAX_BYTES: u64 = 1 << 10;
 
 // ---- wake events ----
@@ -210,15 +228,19 @@ pub const REAP_STREAM: u64 = 2;
 pub struct SwapOut {
     /// Numbers (`u32`) of the frames of the working set, in the order of touch.
     pub working: u64,
+    /// How many frames the working set has.
     pub working_count: u64,
-    /// Numbers of the others.
+    /// Numbers (`u32`) of the frames outside of the working set.
     pub rest: u64,
+    /// How many frames are outside of the working set.
     pub rest_count: u64,
     /// Bitmap of the frames stored earlier that are to stay stored, in 64-bit words. All others are forgotten.
     pub kept: u64,
+    /// Words of the bitmap of frames that stay stored.
     pub kept_words: u64,
-    /// The classes (`u8`, [`CLASS_FILE`] …) of the frames of the working set, and of the others.
+    /// The classes (`u8`, [`CLASS_FILE`] …) of the frames of the working set.
     pub working_classes: u64,
+    /// The classes (`u8`) of the frames outside of the working set.
     pub rest_classes: u64,
 }
 pin_layout!(
@@ -242,13 +264,15 @@ pub const CLASS_KERNEL: u8 = 3;
 pub struct HibernateReport {
     /// [`HIBERNATE_DONE`] …
     pub outcome: u64,
-    /// Pages that were stored, and those of them in the working set.
+    /// Pages that were stored.
     pub pages: u64,
+    /// Pages of the working set that were stored.
     pub working_pages: u64,
     /// Pages that were still stored.
     pub kept_pages: u64,
-    /// Bytes of free frames and of free heap that went back to the host.
+    /// Bytes of free frames that went back to the host.
     pub freed_bytes: u64,
+    /// Bytes of free heap that went back to the host.
     pub heap_bytes: u64,
     /// Chunks of host files that were unmapped.
     pub file_chunks: u64,
@@ -256,9 +280,11 @@ pub struct HibernateReport {
     pub pause_ns: u64,
     /// Giving free memory back, and finding the pages.
     pub collect_ns: u64,
+    /// Time that storing the pages took.
     pub write_ns: u64,
     /// Marking the entries and giving the frames' memory back.
     pub release_ns: u64,
+    /// Padding, which is 0.
     pub pad: u64,
 }
 pin_layout!(
@@ -267,6 +293,7 @@ pin_layout!(
     48, pause_ns: 56, collect_ns: 64, write_ns: 72, release_ns: 80, pad: 88,
 );
 
+/// Outcome of a hibernation: user memory is stored.
 pub const HIBERNATE_DONE: u64 = 0;
 /// A task did not come to rest.
 pub const HIBERNATE_BUSY: u64 = 1;
@@ -314,6 +341,7 @@ pub const WRITE: u32 = 36;
 /// (dir handle, phys, len, position): fills with `linux_dirent64` records from the position (0 or a former `d_off`). Result: bytes,
 /// with [`READDIR_END`] if nothing comes behind them.
 pub const READDIR: u32 = 37;
+/// In the result of [`READDIR`]: nothing comes behind the records.
 pub const READDIR_END: u64 = 1 << 32;
 /// (dir handle, name phys, name len, mode)
 pub const MKDIR: u32 = 38;
@@ -364,6 +392,7 @@ pub const TTY_WINSIZE: u32 = 59;
 /// (dir handle, phys of names, their bytes, phys of [`HostStat`]s, count): [`STAT`] of so many components below a directory handle, at
 /// most [`STAT_LIST_MAX`], each ended by NUL. `mode` is 0 for those of which the host tells nothing.
 pub const STAT_LIST: u32 = 60;
+/// Most components of one [`STAT_LIST`].
 pub const STAT_LIST_MAX: u64 = 64;
 /// (): a stream of `struct inotify_event`s (`inotify(7)`) that never waits, one in a sandbox; result: a handle. `-ENOSPC`: the host
 /// has no instance more for its user.
@@ -391,8 +420,11 @@ pub const LOCK_BYTES: u32 = 80;
 pub const LOCK_QUERY: u32 = 81;
 /// (handle, kind): as [`LOCK_BYTES`], by `flock(2)`. After `-EAGAIN` what was locked before is not any more.
 pub const LOCK_WHOLE: u32 = 82;
+/// No lock: what was locked is given back.
 pub const LOCK_NONE: u64 = 0;
+/// A lock for reading, which others may have as well.
 pub const LOCK_SHARED: u64 = 1;
+/// A lock for writing, beside which there is none.
 pub const LOCK_EXCLUSIVE: u64 = 2;
 /// The last byte of all.
 pub const LOCK_END: u64 = i64::MAX.cast_unsigned();
@@ -407,15 +439,20 @@ pub const ASYNC_SWAP_IN: u64 = 2;
 /// `SUBMIT` operation (handle, offset, length): has up to [`WARM_MAX_BYTES`] of a file in the host's page cache, if it keeps
 /// them.
 pub const ASYNC_WARM: u64 = 3;
+/// Most bytes of one [`ASYNC_WARM`].
 pub const WARM_MAX_BYTES: u64 = 1 << 20;
 
 /// Something that happened on the host.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
+    /// The event: [`EVENT_READY`] ….
     pub kind: u32,
+    /// Flags as the kind of event says; 0 for most.
     pub flags: u32,
+    /// The container, handle or call that the event is about.
     pub token: u64,
+    /// The number that the event tells.
     pub value: i64,
 }
 pin_layout!(Event, 24, kind: 0, flags: 4, token: 8, value: 16);
@@ -477,93 +514,11 @@ pub const EVENT_PAUSE_CONTAINER: u32 = 27;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostClocks {
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
     pub monotonic_ns: u64,
+    /// `CLOCK_REALTIME`, in nanoseconds since the epoch.
     pub realtime_ns: u64,
+    /// `CLOCK_BOOTTIME`, in nanoseconds.
     pub boottime_ns: u64,
 }
 pin_layout!(HostClocks, 24, monotonic_ns: 0, realtime_ns: 8, boottime_ns: 16);
-
-/// Attributes of a host file.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostStat {
-    pub dev: u64,
-    pub ino: u64,
-    pub mode: u32,
-    pub nlink: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub rdev: u64,
-    pub size: u64,
-    pub blocks: u64,
-    pub blksize: u32,
-    pub attributes: u32,
-    pub atime_ns: i64,
-    pub mtime_ns: i64,
-    pub ctime_ns: i64,
-    pub btime_ns: i64,
-}
-pin_layout!(
-    HostStat, 96,
-    dev: 0, ino: 8, mode: 16, nlink: 20, uid: 24, gid: 28, rdev: 32, size: 40, blocks: 48, blksize: 56,
-    attributes: 60, atime_ns: 64, mtime_ns: 72, ctime_ns: 80, btime_ns: 88,
-);
-
-/// A lock that others hold: the answer of [`LOCK_QUERY`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostLock {
-    pub first: u64,
-    pub last: u64,
-    /// [`LOCK_SHARED`] or [`LOCK_EXCLUSIVE`].
-    pub kind: u64,
-    /// 1: a process's, of which the sandbox knows nothing more; 0: an open file's.
-    pub is_process: u64,
-}
-pin_layout!(HostLock, 32, first: 0, last: 8, kind: 16, is_process: 24);
-
-/// The answer of [`STATFS`]: the fields of `statfs(2)`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostStatFs {
-    pub kind: u64,
-    pub bsize: u64,
-    pub blocks: u64,
-    pub bfree: u64,
-    pub bavail: u64,
-    pub files: u64,
-    pub ffree: u64,
-    pub namelen: u64,
-    pub frsize: u64,
-    pub flags: u64,
-}
-pin_layout!(
-    HostStatFs, 80,
-    kind: 0, bsize: 8, blocks: 16, bfree: 24, bavail: 32, files: 40, ffree: 48, namelen: 56, frsize: 64,
-    flags: 72,
-);
-
-/// Attribute changes; `valid` says which fields count.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SetAttr {
-    pub valid: u32,
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub size: u64,
-    /// Nanoseconds since the epoch.
-    pub atime_ns: i64,
-    pub mtime_ns: i64,
-}
-pin_layout!(SetAttr, 40, valid: 0, mode: 4, uid: 8, gid: 12, size: 16, atime_ns: 24, mtime_ns: 32);
-
-/// `SetAttr::valid` bits.
-pub const SET_MODE: u32 = 1;
-pub const SET_UID: u32 = 2;
-pub const SET_GID: u32 = 4;
-pub const SET_SIZE: u32 = 8;
-pub const SET_ATIME: u32 = 16;
-pub const SET_MTIME: u32 = 32;
-pub const SET_ATIME_NOW: u32 = 64;
-pub const SET_MTIME_NOW: u32 = 128;

@@ -4,6 +4,8 @@
 //! offset of each field are pinned at compile time. The VMM treats all of it as hostile: it copies a request out of
 //! shared memory once, checks the copy, and never reads the original again.
 #![no_std]
+#![warn(missing_docs)]
+#![warn(clippy::too_many_lines)]
 
 /// Pins a struct's size and the offsets of all its fields, in bytes.
 macro_rules! pin_layout {

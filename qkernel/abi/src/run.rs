@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// General registers of user code, in the order both platforms save them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "registers go by the names that the processor's manual gives them")]
 pub struct UserRegs {
     pub r15: u64,
     pub r14: u64,
@@ -62,9 +63,13 @@ pub const PF_FETCH: u64 = 16;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrapInfo {
+    /// The kind of trap: `TRAP_*`.
     pub kind: u32,
+    /// The exception's number.
     pub vector: u32,
+    /// The exception's error code.
     pub error: u64,
+    /// The address that a page fault met.
     pub addr: u64,
 }
 pin_layout!(TrapInfo, 24, kind: 0, vector: 4, error: 8, addr: 16);
@@ -94,9 +99,11 @@ pub const MAP_OP_PROTECT: u32 = 3;
 /// `MapOp::kind`: remove every mapping of the user half (`addr`, `len` ignored).
 pub const MAP_OP_UNMAP_ALL: u32 = 4;
 
-/// `MapOp::prot` bits, the values of `PROT_READ`, `PROT_WRITE` and `PROT_EXEC`.
+/// `MapOp::prot` bit: reading, as `PROT_READ`.
 pub const PROT_READ: u32 = 1;
+/// `MapOp::prot` bit: writing, as `PROT_WRITE`.
 pub const PROT_WRITE: u32 = 2;
+/// `MapOp::prot` bit: execution, as `PROT_EXEC`.
 pub const PROT_EXEC: u32 = 4;
 
 /// One change to a stub's mappings (systrap). All addresses and lengths are page multiples below
@@ -104,10 +111,15 @@ pub const PROT_EXEC: u32 = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapOp {
+    /// The change: [`MAP_OP_MAP`] ….
     pub kind: u32,
+    /// The new protection: [`PROT_READ`] ….
     pub prot: u32,
+    /// The first address.
     pub addr: u64,
+    /// Bytes.
     pub len: u64,
+    /// The guest-physical address to show there.
     pub phys: u64,
 }
 pin_layout!(MapOp, 32, kind: 0, prot: 4, addr: 8, len: 16, phys: 24);

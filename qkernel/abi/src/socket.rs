@@ -48,12 +48,15 @@ pub const GROUPS_MAX: u64 = 32;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// Array of [`Segment`]s, and how many.
+    /// Array of [`Segment`]s.
     pub segments_phys: u64,
+    /// How many segments the message has.
     pub segments: u32,
     /// `MSG_*`; after [`SOCK_RECEIVE`] those that Linux returned.
     pub flags: u32,
+    /// The place of the address.
     pub name_phys: u64,
+    /// The place of the control data.
     pub control_phys: u64,
     /// Length (to send) or room (to receive) of the address; after [`SOCK_RECEIVE`] its length.
     pub name_len: u32,

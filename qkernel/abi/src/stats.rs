@@ -29,11 +29,17 @@ pin_layout!(
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelFigures {
+    /// See [`KernelStats::user_frames`].
     pub user_frames: u64,
+    /// See [`KernelStats::swapped_frames`].
     pub swapped_frames: u64,
+    /// See [`KernelStats::heap_bytes`].
     pub heap_bytes: u64,
+    /// See [`KernelStats::unknown_calls`].
     pub unknown_calls: u64,
+    /// See [`KernelStats::patched_pages`].
     pub patched_pages: u64,
+    /// See [`KernelStats::returned_pages`].
     pub returned_pages: u64,
 }
 pin_layout!(
@@ -41,6 +47,7 @@ pin_layout!(
 );
 
 impl KernelStats {
+    /// All zeros.
     #[must_use]
     pub const fn new() -> Self {
         Self {

@@ -3,6 +3,7 @@
 //! All of the kernel's `unsafe` code is here; the kernel proper above it forbids it. What this crate needs of the kernel
 //! above it is registered once at boot ([`upcall`]). `docs/architecture.md` lists the layers.
 #![cfg_attr(not(test), no_std)]
+#![warn(clippy::too_many_lines)]
 
 extern crate alloc;
 

@@ -1,20 +1,16 @@
 //! Pods: containers of one sandbox. `pods_volumes`, `pods_memory` and `pods_at_rest` have more.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
 use libc::{SIGKILL, SIGTERM};
 use serde_json::json;
 
 use super::exec::receive_console;
-use super::mounts::{SharedMount, mount};
 use super::world::{World, assert_ended, dormouse, lives, signal, status_of, wait_for};
 
 /// A pod, whose first container runs.

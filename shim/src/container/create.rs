@@ -113,7 +113,7 @@ fn mount_root(request: &CreateTaskRequest, rootfs: &Path) -> Result<()> {
         _ => {}
     }
     mounts::mount_all(&request.rootfs, rootfs)
-        .map_err(|why| Failure::other(format!("failed to mount rootfs component: {why}")))?
+        .map_err(|why| Failure::other(format!("failed to mount rootfs component: {why}")))
 }
 
 fn failed(why: String) -> Failure {

@@ -48,14 +48,7 @@ pub(in crate::syscall) fn mmap(
     if flags.contains(MapFlags::LOCKED) {
         check_may_lock(cx)?;
     }
-    let mut vma_flags = VmaFlags::empty();
-    vma_flags.set(VmaFlags::SHARED, shared);
-    vma_flags.set(VmaFlags::GROWS_DOWN, flags.contains(MapFlags::GROWSDOWN));
-    vma_flags.set(VmaFlags::NO_RESERVE, flags.contains(MapFlags::NORESERVE));
-    vma_flags.set(VmaFlags::LOCKED, flags.contains(MapFlags::LOCKED));
-    if droppable {
-        vma_flags |= VmaFlags::NO_RESERVE | VmaFlags::WIPE_ON_FORK | VmaFlags::DONT_DUMP;
-    }
+    let vma_flags = vma_flags(flags, droppable);
     let locks = vma_flags | cx.aspace().future_locks();
     check_locked(cx, locks, len)?;
     // No mapping shows an offset beyond the largest file, however it is moved.
@@ -71,14 +64,7 @@ pub(in crate::syscall) fn mmap(
     check_exec_gain(cx, prot, || true)?;
     check_limit(cx, len)?;
     if !shared && prot.contains(Prot::WRITE) && !flags.contains(MapFlags::GROWSDOWN) {
-        // What it replaces does not count.
-        let len = page_up(len).ok_or(Errno::ENOMEM)?;
-        let end = addr.get().saturating_add(len);
-        let is_fixed = flags.contains(MapFlags::FIXED);
-        check_data_limit(cx, |space| {
-            let replaced = if is_fixed { space.data_between(addr.get(), end).0 } else { 0 };
-            len.saturating_sub(replaced)
-        })?;
+        check_data(cx, addr, len, flags)?;
     }
     let new = NewMapping {
         placement: placement(addr, flags),
@@ -96,6 +82,31 @@ pub(in crate::syscall) fn mmap(
         let _ = cx.aspace().populate(start, len);
     }
     Ok(start)
+}
+
+/// The flags that a mapping keeps.
+fn vma_flags(flags: MapFlags, is_droppable: bool) -> VmaFlags {
+    let mut kept = VmaFlags::empty();
+    kept.set(VmaFlags::SHARED, flags.contains(MapFlags::SHARED));
+    kept.set(VmaFlags::GROWS_DOWN, flags.contains(MapFlags::GROWSDOWN));
+    kept.set(VmaFlags::NO_RESERVE, flags.contains(MapFlags::NORESERVE));
+    kept.set(VmaFlags::LOCKED, flags.contains(MapFlags::LOCKED));
+    if is_droppable {
+        kept |= VmaFlags::NO_RESERVE | VmaFlags::WIPE_ON_FORK | VmaFlags::DONT_DUMP;
+    }
+    kept
+}
+
+/// Checks `RLIMIT_DATA` for a new mapping of data.
+fn check_data(cx: &Ctx<'_>, addr: UserAddr, len: u64, flags: MapFlags) -> Result<()> {
+    // What it replaces does not count.
+    let len = page_up(len).ok_or(Errno::ENOMEM)?;
+    let end = addr.get().saturating_add(len);
+    let is_fixed = flags.contains(MapFlags::FIXED);
+    check_data_limit(cx, |space| {
+        let replaced = if is_fixed { space.data_between(addr.get(), end).0 } else { 0 };
+        len.saturating_sub(replaced)
+    })
 }
 
 /// Whether pages of the mapping may be dropped for want of memory (`MAP_DROPPABLE`), which none are here. It is private, and
