@@ -76,12 +76,17 @@ pub(in crate::syscall) fn mmap(
         object,
     };
     let start = cx.aspace().map(new)?;
-    let is_populated = flags & (MapFlags::POPULATE | MapFlags::NONBLOCK) == MapFlags::POPULATE;
-    if is_populated || locks & VmaFlags::LOCKS == VmaFlags::LOCKED {
-        // What is not to be had now is missed at its first touch.
+    if is_populated(flags, locks) {
+        // Frames that are not to be had now are missed at their first touch.
         let _ = cx.aspace().populate(start, len);
     }
     Ok(start)
+}
+
+/// Whether a mapping is made present at once.
+fn is_populated(flags: MapFlags, locks: VmaFlags) -> bool {
+    flags & (MapFlags::POPULATE | MapFlags::NONBLOCK) == MapFlags::POPULATE
+        || locks & VmaFlags::LOCKS == VmaFlags::LOCKED
 }
 
 /// The flags that a mapping keeps.
