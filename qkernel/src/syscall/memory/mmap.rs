@@ -51,11 +51,7 @@ pub(in crate::syscall) fn mmap(
     let vma_flags = vma_flags(flags, droppable);
     let locks = vma_flags | cx.aspace().future_locks();
     check_locked(cx, locks, len)?;
-    // No mapping shows an offset beyond the largest file, however it is moved.
-    let offset = if is_anonymous { 0 } else { offset };
-    if offset.checked_add(len).is_none_or(|end| i64::try_from(end).is_err()) {
-        return Err(Errno::EOVERFLOW);
-    }
+    let offset = check_offset(if is_anonymous { 0 } else { offset }, len)?;
     let (object, max_prot) = if is_anonymous {
         (if shared { Some(MemoryObject::Store(shared_memory(flags, len)?)) } else { None }, Prot::all())
     } else {
@@ -81,6 +77,14 @@ pub(in crate::syscall) fn mmap(
         let _ = cx.aspace().populate(start, len);
     }
     Ok(start)
+}
+
+/// No mapping shows an offset beyond the largest file, however it is moved.
+fn check_offset(offset: u64, len: u64) -> Result<u64> {
+    match offset.checked_add(len).is_some_and(|end| i64::try_from(end).is_ok()) {
+        true => Ok(offset),
+        false => Err(Errno::EOVERFLOW),
+    }
 }
 
 /// Whether a mapping is made present at once.
