@@ -1,6 +1,7 @@
 //! Boot: from the VMM's first call to the first program.
 
 mod events;
+mod host_facts;
 
 use abi::boot::BootInfo;
 use alloc::sync::Arc;
@@ -14,14 +15,9 @@ use crate::fs::caller;
 use crate::fs::path::FsContext;
 use crate::fs::sigio;
 use crate::hibernate;
-use crate::hibernate::deadlines::Rules;
-use crate::hibernate::{Outbound, idle, timers};
+use crate::hibernate::{idle, timers};
 use crate::limits::{Limits, RLIMIT_STACK};
-use crate::net::host_tables;
-use crate::net::settings;
-use crate::proc;
 use crate::spec::Spec;
-use crate::syscall;
 use crate::task;
 use crate::task::container::{Container, ContainerId};
 use crate::task::core::{Task, TaskParts};
@@ -54,14 +50,12 @@ pub static KERNEL: Kernel = Kernel {
 
 fn first_cpu(boot: &BootInfo, records: Vec<u8>) -> ! {
     caller::register(|| task::current());
-    syscall::table::set_strace(boot.strace != 0);
-    machine::mm::copies::share_files(boot.share_files != 0);
-    machine::mm::sites::patch(boot.patch_calls != 0 && machine::platform::current().mirrors());
     let idle = new_idle();
     sched::adopt_idle(&(idle.clone() as Runnable));
-    let spec = Spec::parse(&records);
+    let mut spec = Spec::parse(&records);
     // This function does not return.
     drop(records);
+    host_facts::set(boot, &mut spec);
     create_first(spec);
     machine::boot::release_others();
     run_idle(idle)
@@ -101,20 +95,7 @@ fn run_idle(idle: Arc<Task>) -> ! {
 }
 
 /// Makes the sandbox's first container, without which there is nothing to do.
-fn create_first(mut spec: Spec) {
-    if let Some(flags) = spec.cpu_flags.take() {
-        proc::cpuinfo::set_host_flags(flags);
-    }
-    settings::take(core::mem::take(&mut spec.sysctls));
-    host_tables::take(core::mem::take(&mut spec.net_tables));
-    let [ahead_ns, grid_ns] = spec.timers;
-    timers::set_rules(Rules { ahead_ns, grid_ns });
-    idle::set(idle::Settings {
-        timeout_ns: spec.idle_timeout_ns,
-        ignored: core::mem::take(&mut spec.idle_ignores),
-        awake_at_most_ns: spec.awake_at_most_ns,
-        outbound: if spec.outbound_sleeps { Outbound::Sleep } else { Outbound::Awake },
-    });
+fn create_first(spec: Spec) {
     if let Err(why) = create::create(ContainerId::FIRST, spec) {
         host::log(0, &why);
         host::exit(exited(125));

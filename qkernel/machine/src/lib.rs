@@ -18,6 +18,7 @@ pub mod file;
 pub mod handles;
 pub mod heap;
 pub mod host;
+pub mod host_fact;
 pub mod host_locks;
 pub mod host_watches;
 pub mod in_flight;

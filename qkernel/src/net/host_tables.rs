@@ -10,10 +10,10 @@ use alloc::vec::Vec;
 use machine::errno::Result;
 use machine::file;
 use machine::host::Handle;
+use machine::host_fact::HostFact;
 use machine::mm::IoBuf;
 use machine::mm::account;
 use machine::sched;
-use machine::sync::Once;
 
 /// Bytes that are asked for at a time.
 const PIECE_BYTES: usize = 16 << 10;
@@ -22,12 +22,11 @@ const TABLE_MAX_BYTES: u64 = 4 << 20;
 /// Lines that are longer are no sockets.
 const LINE_MAX_BYTES: usize = 512;
 
-/// Host facts: set once, before any program runs.
-static TABLES: Once<BTreeMap<Vec<u8>, Handle>> = Once::new();
+static TABLES: HostFact<BTreeMap<Vec<u8>, Handle>> = HostFact::unknown();
 
-/// Takes the tables, by their names in `/proc/net`. The first call counts.
+/// Takes the tables, by their names in `/proc/net`.
 pub fn take(tables: impl IntoIterator<Item = (Vec<u8>, Handle)>) {
-    TABLES.call_once(|| tables.into_iter().collect());
+    TABLES.set(tables.into_iter().collect());
 }
 
 /// A line of a table of Internet sockets.
@@ -63,7 +62,8 @@ impl<'a> Line<'a> {
 
 /// Shows `each` the lines of a table, whose addresses have so many digits; none where the network is the sandbox's own.
 pub fn lines(name: &str, address_digits: usize, mut each: impl FnMut(&Line<'_>)) -> Result<()> {
-    let Some(table) = TABLES.get().and_then(|tables| tables.get(name.as_bytes())) else { return Ok(()) };
+    let Some(tables) = TABLES.get() else { return Ok(()) };
+    let Some(table) = tables.get(name.as_bytes()) else { return Ok(()) };
     let mut piece = account::filled(0u8, PIECE_BYTES)?;
     let mut rest = account::vec(2 * LINE_MAX_BYTES)?;
     let mut at = 0;

@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use abi::sysctl::{DEVICES, OWN, UNPRIVILEGED_PORT_START, VALUE_MAX};
 use abi::word::low16;
 use machine::errno::{Errno, Result};
-use machine::sync::{Once, Rank, SpinLock};
+use machine::host_fact::HostFact;
+use machine::sync::{Rank, SpinLock};
 
 /// Congestion controls that programs may choose.
 const CONGESTION: [&str; 2] = ["reno", "cubic"];
@@ -29,17 +30,17 @@ static MAY_CHOOSE_DEVICES: AtomicBool = AtomicBool::new(false);
 /// 0: none.
 static LOCAL_PORTS: AtomicU64 = AtomicU64::new(0);
 
-static SETTINGS: Once<BTreeMap<Vec<u8>, Vec<u8>>> = Once::new();
+static SETTINGS: HostFact<BTreeMap<Vec<u8>, Vec<u8>>> = HostFact::unknown();
 
-/// Takes the host's settings, by their names below `/proc/sys`. The first call counts.
+/// Takes the host's settings, by their names below `/proc/sys`.
 pub fn take(settings: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) {
-    let settings = SETTINGS.call_once(|| settings.into_iter().collect());
+    let settings = SETTINGS.set(settings.into_iter().collect());
     MAY_CHOOSE_DEVICES.store(settings.contains_key(DEVICES.as_bytes()), Ordering::Relaxed);
 }
 
 /// A setting as the host shows it.
-pub fn value(name: &str) -> Option<&'static [u8]> {
-    SETTINGS.get()?.get(name.as_bytes()).map(Vec::as_slice)
+pub fn value(name: &str) -> Option<Vec<u8>> {
+    SETTINGS.get()?.get(name.as_bytes()).cloned()
 }
 
 /// The settings that programs have written, in a network of the sandbox's own.
@@ -48,7 +49,7 @@ static WRITTEN: SpinLock<BTreeMap<&'static str, Vec<u8>>> = SpinLock::new(Rank::
 /// A setting as programs see it.
 pub fn shown(name: &'static str, default: &[u8]) -> Vec<u8> {
     let written = WRITTEN.lock().get(name).cloned();
-    written.unwrap_or_else(|| value(name).unwrap_or(default).to_vec())
+    written.or_else(|| value(name)).unwrap_or_else(|| default.to_vec())
 }
 
 /// A program has written a setting. Where the network is the host's, or other containers are in it, nothing comes of it.
@@ -141,8 +142,8 @@ pub fn devices_may_be_chosen() -> bool {
 /// The first port that anybody may bind.
 pub fn free_ports() -> u16 {
     let written = WRITTEN.lock().get(UNPRIVILEGED_PORT_START).cloned();
-    let value = written.as_deref().or_else(|| value(UNPRIVILEGED_PORT_START));
-    value.and_then(port).unwrap_or(FREE_PORTS)
+    let value = written.or_else(|| value(UNPRIVILEGED_PORT_START));
+    value.as_deref().and_then(port).unwrap_or(FREE_PORTS)
 }
 
 fn port(text: &[u8]) -> Option<u16> {

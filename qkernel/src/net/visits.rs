@@ -6,15 +6,18 @@
 //! anybody else is noted here. Unless addresses are given nothing of this is done.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::address::{Address, AddressPrefix, of_v4};
-use machine::sync::{Once, Rank, SpinLock};
+use machine::host_fact::HostFact;
+use machine::sync::{Rank, SpinLock};
 use machine::time;
 
 use crate::net::families::{AF_INET, AF_INET6};
 
-static IGNORED: Once<Vec<AddressPrefix>> = Once::new();
+static IGNORED: HostFact<Vec<AddressPrefix>> = HostFact::unknown();
+/// There are some: every arrival looks here.
+static ARE_TOLD_APART: AtomicBool = AtomicBool::new(false);
 /// When somebody else came last.
 static COUNTED_NS: AtomicU64 = AtomicU64::new(0);
 static OPEN: SpinLock<Open> = SpinLock::new(Rank::Leaf, Open { sleeps: 0, connections: 0 });
@@ -31,14 +34,15 @@ pub struct Visit {
     sleeps: u64,
 }
 
-/// Ignores visitors with these addresses. Called once, at boot, if at all.
+/// Ignores visitors with these addresses.
 pub fn ignore(addresses: Vec<AddressPrefix>) {
-    IGNORED.call_once(|| addresses);
+    IGNORED.set(addresses);
+    ARE_TOLD_APART.store(true, Ordering::Relaxed);
 }
 
 /// Whether there are any to be ignored.
 pub fn are_told_apart() -> bool {
-    IGNORED.get().is_some()
+    ARE_TOLD_APART.load(Ordering::Relaxed)
 }
 
 /// A connection from this address (`sockaddr` bytes) was accepted; `None`: it counts, and so does what comes over it.

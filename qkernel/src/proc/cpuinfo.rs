@@ -1,13 +1,14 @@
 //! `/proc/cpuinfo`, from CPUID and from the features that the host's kernel lists.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use core::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 
 use crate::proc::Whole;
 use crate::pseudo::Out;
 use machine::errno::Result;
+use machine::host_fact::HostFact;
 use machine::platform;
-use machine::sync::Once;
 use machine::time;
 
 /// The processor's description of itself, by CPUID.
@@ -27,18 +28,19 @@ pub struct Cpu {
 }
 
 /// The features that the host's kernel lists; see [`set_host_flags`].
-static HOST_FLAGS: Once<String> = Once::new();
+static HOST_FLAGS: HostFact<String> = HostFact::unknown();
+static CPU: HostFact<Cpu> = HostFact::unknown();
 
 /// Features that the host's kernel does not list are not shown: it may know that they do not work (some processors'
 /// `rdseed`), or keep programs from them. The VMM passes the host's list at boot.
 pub fn set_host_flags(words: String) {
-    HOST_FLAGS.call_once(|| words);
+    HOST_FLAGS.set(words);
+    CPU.forget();
 }
 
-/// The processor; asked once.
-pub fn cpu() -> &'static Cpu {
-    static CPU: Once<Cpu> = Once::new();
-    CPU.call_once(Cpu::read)
+/// The processor; asked once under each VMM.
+pub fn cpu() -> Arc<Cpu> {
+    CPU.learn(Cpu::read)
 }
 
 fn text_of(words: &[u32]) -> String {
@@ -76,7 +78,7 @@ impl Cpu {
             virtual_bits: (sizes >> 8) & 0xff,
             cache_line: ((one.ebx >> 8) & 0xff) * 8,
             cache_bytes: caches().map(|cache| cache.bytes).max().unwrap_or(0),
-            flags: both(&flags(), HOST_FLAGS.get()),
+            flags: both(&flags(), HOST_FLAGS.get().as_deref()),
         }
     }
 }
@@ -334,7 +336,7 @@ fn tsc_khz() -> u64 {
 pub fn cpuinfo(_: &Whole, out: &mut Out) -> Result<()> {
     let cpus = platform::cpus();
     for number in 0..cpus {
-        push_cpu(out, cpu(), number, cpus, tsc_khz());
+        push_cpu(out, &cpu(), number, cpus, tsc_khz());
     }
     Ok(())
 }
@@ -380,7 +382,7 @@ mod tests {
     #[test]
     fn each_line_has_its_colon() {
         let mut out = Out::default();
-        push_cpu(&mut out, cpu(), 1, 2, 2_299_998);
+        push_cpu(&mut out, &cpu(), 1, 2, 2_299_998);
         let text = core::str::from_utf8(&out.bytes).unwrap();
         assert!(text.starts_with("processor\t: 1\nvendor_id\t: "));
         assert!(text.contains("\ncpu MHz\t\t: 2299.998\n") && text.contains("\nbogomips\t: 4599.99\n"));

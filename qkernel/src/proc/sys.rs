@@ -20,7 +20,7 @@ use crate::task;
 use crate::task::container;
 use crate::task::tree::PID_MAX;
 use machine::errno::{Errno, Result};
-use machine::sync::Once;
+use machine::host_fact::HostFact;
 
 /// Longest host or domain name.
 pub const UTS_NAME_MAX: usize = 64;
@@ -96,11 +96,11 @@ static SECCOMP: &[Entry<Whole>] = &[
     value("actions_logged", "kill_process kill_thread log\n"),
 ];
 
+/// Drawn once under each VMM.
+static BOOT_ID: HostFact<String> = HostFact::unknown();
+
 static RANDOM: &[Entry<Whole>] = &[
-    Entry::text("boot_id", |_, out| {
-        static BOOT_ID: Once<String> = Once::new();
-        line(out, BOOT_ID.call_once(new_uuid))
-    }),
+    Entry::text("boot_id", |_, out| line(out, &BOOT_ID.learn(new_uuid))),
     value("entropy_avail", "256\n").mode(0o444),
     value("poolsize", "256\n").mode(0o444),
     value("urandom_min_reseed_secs", "60\n"),

@@ -10,7 +10,7 @@ use crate::task::core::Task;
 use crate::task::inspect;
 use machine::errno::{Errno, Result};
 use machine::random;
-use machine::sync::Once;
+use machine::host_fact::HostFact;
 
 const KCMP_FILE: u32 = 0;
 const KCMP_VM: u32 = 1;
@@ -58,8 +58,8 @@ fn object(task: &Arc<Task>, kind: u32, index: u64) -> Result<Option<Object>> {
 
 /// A number that stands for an object, and tells nothing of where it is.
 fn place(object: Option<&Object>) -> u64 {
-    static COOKIE: Once<u64> = Once::new();
-    let cookie = *COOKIE.call_once(|| {
+    static COOKIE: HostFact<u64> = HostFact::unknown();
+    let cookie = *COOKIE.learn(|| {
         let mut bytes = [0; 8];
         random::fill(&mut bytes);
         u64::from_ne_bytes(bytes) | 1

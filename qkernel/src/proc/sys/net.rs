@@ -24,7 +24,7 @@ macro_rules! setting {
 macro_rules! fixed {
     ($name:literal, $path:literal, $default:literal) => {
         Entry::text($name, |_, out| {
-            out.push(settings::value($path).unwrap_or($default.as_bytes()));
+            out.push(settings::value($path).as_deref().unwrap_or($default.as_bytes()));
             Ok(())
         })
         .mode(0o644)
