@@ -2,6 +2,7 @@
 
 mod events;
 mod host_facts;
+pub(crate) mod revive;
 
 use abi::boot::BootInfo;
 use alloc::sync::Arc;
@@ -45,6 +46,7 @@ pub static KERNEL: Kernel = Kernel {
         close_kept: fs::close_kept,
     },
     first_cpu,
+    revived: revive::first_cpu,
     other_cpu: || run_idle(new_idle()),
 };
 

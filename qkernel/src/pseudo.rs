@@ -19,9 +19,9 @@ use crate::fs::inode::{
     AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stat,
 };
 use machine::errno::{Errno, Result};
+use machine::host_fact::HostFact;
 use machine::mm::account;
 use machine::sched::work;
-use machine::host_fact::HostFact;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
 

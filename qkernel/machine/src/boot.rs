@@ -3,13 +3,14 @@
 use abi::boot::BootInfo;
 use abi::layout::{RECORDS_MAX, RECORDS_PHYS};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::mm::{commit, frames, pagetable, stats};
+use crate::mm::{AddressSpace, commit, frames, pagetable, stats};
 use crate::upcall::{self, Upcalls};
-use crate::{handles, heap, host, lock_order, log, platform, time};
+use crate::{handles, heap, host, lock_order, log, platform, random, sched, time};
 
-static IS_READY: AtomicBool = AtomicBool::new(false);
+/// Number of VMMs under which the first CPU has made everything, the present one included. Memory keeps what a former one left here.
+static READY: AtomicU32 = AtomicU32::new(0);
 
 /// The kernel above, as far as boot needs it.
 pub struct Kernel {
@@ -17,6 +18,9 @@ pub struct Kernel {
     /// Called on the first CPU with the records the VMM left, when memory and clock work: makes everything, and calls
     /// [`release_others`].
     pub first_cpu: fn(&BootInfo, Vec<u8>) -> !,
+    /// Called on the first CPU instead of that when there has been another VMM: sets right what only that one knew, and calls
+    /// [`release_others`].
+    pub revived: fn(&BootInfo, Vec<u8>) -> !,
     /// Called on the others once everything is made.
     pub other_cpu: fn() -> !,
 }
@@ -29,8 +33,8 @@ pub unsafe fn enter(boot: *const BootInfo, cpu: u32, kernel: &'static Kernel) ->
     // SAFETY: the caller vouches for the pointer; nobody writes to it any more.
     let boot = unsafe { &*boot };
     if cpu != 0 {
-        while !IS_READY.load(Ordering::Acquire) {
-            if platform::is_ready() {
+        while READY.load(Ordering::Acquire) != boot.former_vmms.wrapping_add(1) {
+            if platform::is_ready_for(boot) {
                 platform::relax();
             }
             core::hint::spin_loop();
@@ -38,6 +42,11 @@ pub unsafe fn enter(boot: *const BootInfo, cpu: u32, kernel: &'static Kernel) ->
         // SAFETY: the caller's promise.
         unsafe { platform::current().init_cpu(boot, cpu) };
         (kernel.other_cpu)()
+    }
+    if boot.former_vmms != 0 {
+        // SAFETY: the first CPU is alone, and its kernel was asleep.
+        unsafe { revive(boot) };
+        (kernel.revived)(boot, take_records(boot))
     }
     // SAFETY: the VMM left the heap's range free and zero-filled, and nobody else has called this.
     unsafe { init(boot) };
@@ -70,9 +79,30 @@ pub unsafe fn init(boot: &BootInfo) {
     stats::init();
 }
 
+/// Sets up on the first CPU, for a kernel that was asleep under another VMM, what that one's end took away: the clock, the CPUs, the
+/// stubs, and what was learnt of the host. Memory and all that lies in it stay.
+///
+/// # Safety
+/// Called once under each VMM, on the first CPU before others have begun, with kernel memory as it was when the scheduler was frozen.
+pub unsafe fn revive(boot: &BootInfo) {
+    platform::init(boot);
+    log::set_level(boot.log_level);
+    if boot.version != abi::ABI_VERSION {
+        host::die("the VMM speaks another version of the interface");
+    }
+    // SAFETY: the caller's promise.
+    unsafe { platform::current().init_cpu(boot, 0) };
+    sched::forget_cpus();
+    handles::init(boot.handles_max);
+    time::revive(boot.tsc_hz);
+    commit::init(u64::from(boot.host_memory_mib) << 20);
+    random::reseed();
+    AddressSpace::lose_stubs();
+}
+
 /// Lets the other CPUs begin.
 pub fn release_others() {
-    IS_READY.store(true, Ordering::Release);
+    READY.store(platform::vmms(), Ordering::Release);
 }
 
 fn take_records(boot: &BootInfo) -> Vec<u8> {

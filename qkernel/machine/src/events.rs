@@ -5,7 +5,7 @@ use abi::word::to_usize;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::platform::{self, call, phys_of};
-use crate::{arch, in_flight, upcall};
+use crate::{arch, in_flight, time, upcall};
 
 /// Most events taken at once.
 const BATCH: usize = 64;
@@ -55,6 +55,7 @@ pub fn wait(deadline_ns: u64, back: impl FnOnce()) {
 
 /// Lets other CPUs see when this one will look around by itself. [`set_deadline`] makes it come true.
 pub fn publish_deadline(deadline_ns: u64) {
+    let deadline_ns = time::on_host(deadline_ns);
     let published = &arch::cpu().deadline_ns;
     // Only this CPU writes it; what stays the same need not be ordered anew.
     if published.load(Ordering::Relaxed) != deadline_ns {
@@ -65,5 +66,5 @@ pub fn publish_deadline(deadline_ns: u64) {
 /// Sets when this CPU wants to be interrupted next, should it be running user code then.
 pub fn set_deadline(deadline_ns: u64) {
     publish_deadline(deadline_ns);
-    platform::current().arm(deadline_ns);
+    platform::current().arm(time::on_host(deadline_ns));
 }

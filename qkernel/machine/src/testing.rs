@@ -34,6 +34,8 @@ const DONE: i64 = 0;
 
 static HOST: Once<Host> = Once::new();
 static NEXT_STUB: AtomicU64 = AtomicU64::new(1);
+/// Between the numbers of one VMM's stubs and the next one's.
+const STUBS_OF_A_VMM: u64 = 1 << 20;
 /// The host's clock, in nanoseconds: a little later at each look.
 static CLOCK_NS: AtomicU64 = AtomicU64::new(1 << 30);
 const LOOK_NS: u64 = 1000;
@@ -79,7 +81,31 @@ pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64), host: Host, upcalls
     // SAFETY: the arena is the caller's gift, and covers the CPU's area.
     unsafe { arena.add(to_usize(CPU_AREA_PHYS)).cast::<CpuHeader>().write(header) };
     set_gs(base + CPU_AREA_PHYS);
-    let info = BootInfo {
+    let info = boot_info(base, 0);
+    // SAFETY: the heap's range is zero-filled memory of the arena that nobody else uses; this is the only call.
+    unsafe { crate::boot::init(&info) };
+    upcall::register(upcalls);
+}
+
+/// Another VMM takes over a kernel that is asleep, on the thread that called [`boot`], which is its only CPU again: its stubs' numbers
+/// begin elsewhere, and its clock is behind. Result: what it says.
+///
+/// # Panics
+///
+/// When some task runs or is about to.
+#[must_use]
+pub fn replace_vmm() -> BootInfo {
+    assert!(crate::sched::is_at_rest(), "a task runs");
+    NEXT_STUB.fetch_add(STUBS_OF_A_VMM, Ordering::Relaxed);
+    CLOCK_NS.fetch_sub(CLOCK_NS.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+    let info = boot_info(platform::linear(0), platform::vmms());
+    // SAFETY: the one CPU, whose thread this is, runs no task; memory is as it is.
+    unsafe { crate::boot::revive(&info) };
+    info
+}
+
+fn boot_info(base: u64, former_vmms: u32) -> BootInfo {
+    BootInfo {
         version: abi::ABI_VERSION,
         platform: Platform::Systrap as u32,
         linear_base: base,
@@ -101,10 +127,9 @@ pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64), host: Host, upcalls
         patch_calls: 0,
         host_memory_mib: 0,
         handles_max: HANDLES,
-    };
-    // SAFETY: the heap's range is zero-filled memory of the arena that nobody else uses; this is the only call.
-    unsafe { crate::boot::init(&info) };
-    upcall::register(upcalls);
+        former_vmms,
+        pad: 0,
+    }
 }
 
 /// The kernel passes addresses relative to its linear map; here its stack and constants lie outside of it.
@@ -180,7 +205,8 @@ fn clocks() -> HostClocks {
 }
 
 /// `AS_RUN`: the test's host runs user code.
-fn run_user(state: &mut RunState) -> i64 {
+fn run_user(stub: u64, state: &mut RunState) -> i64 {
+    assert!(NEXT_STUB.load(Ordering::Relaxed) - stub < STUBS_OF_A_VMM, "a stub of a former VMM");
     if let Some(host) = HOST.get() {
         (host.run_user)(state);
     }
@@ -215,10 +241,8 @@ fn answer(number: u32, args: &[u64; 6]) -> i64 {
             DONE
         }
         hc::AS_CREATE => NEXT_STUB.fetch_add(1, Ordering::Relaxed).cast_signed(),
-        hc::AS_RUN => {
-            // SAFETY: the kernel passes the state of the task that it runs, and lends it for the call.
-            run_user(unsafe { &mut *(args[1] as *mut RunState) })
-        }
+        // SAFETY: the kernel passes the state of the task that it runs, and lends it for the call.
+        hc::AS_RUN => run_user(args[0], unsafe { &mut *(args[1] as *mut RunState) }),
         hc::AS_DESTROY | hc::AS_SYNC | hc::AS_SAVE_FPU | hc::KICK | hc::YIELD | hc::SET_DEADLINE => DONE,
         hc::HIBERNATED => {
             // SAFETY: the kernel passes the report, and holds it until the call returns.

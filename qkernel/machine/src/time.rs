@@ -57,6 +57,8 @@ static CLOCK: ClockPage = ClockPage::new();
 static SHARED_PAGE: AtomicU64 = AtomicU64::new(0);
 /// Held by whoever changes the parameters.
 static WRITER: SpinLock<Meter> = SpinLock::new(Rank::Clock, Meter::new(Sample::NONE, 0));
+/// Monotonic time minus the host's: it goes on under a VMM on a host that has been up for less.
+static AHEAD_NS: AtomicU64 = AtomicU64::new(0);
 /// The time user code has seen at most, while a [`hold`] lasts; else 0.
 static HELD_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -91,6 +93,9 @@ impl Sample {
         let mut clocks = HostClocks::default();
         let _ = platform::call(hc::CLOCK, [platform::phys_of(&raw mut clocks), 0, 0, 0, 0, 0]);
         let width = read_tsc().saturating_sub(before);
+        let ahead_ns = AHEAD_NS.load(Ordering::Relaxed);
+        clocks.monotonic_ns = clocks.monotonic_ns.wrapping_add(ahead_ns);
+        clocks.boottime_ns = clocks.boottime_ns.wrapping_add(ahead_ns);
         Self { tsc: before + width / 2, width, clocks }
     }
 }
@@ -194,6 +199,29 @@ pub fn init(tsc_hz: u64) {
     let rate = mult_for(tsc_hz.max(1_000_000));
     *meter = Meter::new(sample, rate);
     publish(&sample.clocks, |now| Line::follow(&sample, rate, now, 0));
+}
+
+/// Sets the clocks up anew under another VMM, of a sandbox that is asleep ([`hold`]). Monotonic time goes on, by the host's clock if that
+/// is ahead of it; real time is the host's.
+pub fn revive(tsc_hz: u64) {
+    let mut meter = WRITER.lock();
+    let seen_ns = HELD_NS.load(Ordering::SeqCst);
+    let host_ns = Sample::take().clocks.monotonic_ns;
+    if let Some(behind_ns) = seen_ns.checked_sub(host_ns) {
+        AHEAD_NS.fetch_add(behind_ns, Ordering::Relaxed);
+    }
+    let sample = Sample::take();
+    let rate = mult_for(tsc_hz.max(1_000_000));
+    *meter = Meter::new(sample, rate);
+    publish(&sample.clocks, |now| Line::follow(&sample, rate, now, seen_ns));
+}
+
+/// The host's monotonic time at a moment of ours.
+pub fn on_host(ns: u64) -> u64 {
+    match ns {
+        u64::MAX => ns,
+        _ => ns.saturating_sub(AHEAD_NS.load(Ordering::Relaxed)),
+    }
 }
 
 fn mult_for(tsc_hz: u64) -> u64 {

@@ -62,6 +62,25 @@ pub fn look() {
     }
 }
 
+/// Another VMM has taken over, which knows of no question the former one was asked. All are told that something may have happened: they
+/// look, and ask again.
+pub fn revive() {
+    let mut next = 0;
+    loop {
+        // One at a time: what is told may add and remove others.
+        let (token, queue, handler, edges) = match TARGETS.lock().range(next..).next() {
+            Some((token, Target::Queue(queue))) => (*token, queue.upgrade(), None, None),
+            Some((token, Target::Handler(handler))) => (*token, None, handler.upgrade(), None),
+            Some((token, Target::Edges(edges))) => (*token, None, None, edges.upgrade()),
+            None => return,
+        };
+        queue.iter().for_each(|queue| queue.wake(PollEvents::all()));
+        handler.iter().for_each(|handler| handler.wake(PollEvents::all()));
+        edges.iter().for_each(|edges| edges.may_hold_all());
+        next = token + 1;
+    }
+}
+
 /// The kind of registration that was told that its events hold.
 pub struct Told {
     pub is_socket: bool,

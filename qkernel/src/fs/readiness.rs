@@ -185,6 +185,15 @@ impl Readiness {
         self.queue.wake(events);
     }
 
+    /// Everything may hold, and nothing is known: it is like that of a new socket.
+    pub(super) fn may_hold_all(&self) {
+        let all = u64::from((ASKED | ERRORS).bits());
+        let update = |now: u64| Some((now & !(FRESH[0] | FRESH[1]) | all).wrapping_add(GENERATION));
+        // It is never refused.
+        let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update);
+        self.queue.wake(spelled(ASKED | ERRORS));
+    }
+
     /// The host says what holds.
     pub(super) fn changed(&self, events: PollEvents, round: u64) {
         let events = events & (ASKED | ERRORS);

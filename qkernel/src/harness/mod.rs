@@ -17,6 +17,7 @@ pub mod memory;
 mod pauses;
 pub mod pid_spaces;
 mod pod;
+mod revivals;
 mod script;
 pub mod steps;
 
@@ -144,6 +145,7 @@ pub fn run_scenarios(trace: Option<fn(&str)>) {
         forced::SCENARIOS,
         census::SCENARIOS,
         collector::SCENARIOS,
+        revivals::SCENARIOS,
     ];
     for scenario in sets.into_iter().flatten() {
         run_checked(trace, scenario);

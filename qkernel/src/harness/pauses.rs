@@ -39,7 +39,12 @@ pub const SCENARIOS: &[fn()] = &[
 /// The numbers of the host's requests for the whole sandbox grow from test to test.
 static SANDBOX_REQUEST: AtomicI64 = AtomicI64::new(1);
 
-fn next_request() -> i64 {
+/// Another VMM counts from one again.
+pub(super) fn count_requests_anew() {
+    SANDBOX_REQUEST.store(1, Ordering::Relaxed);
+}
+
+pub(super) fn next_request() -> i64 {
     SANDBOX_REQUEST.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -52,7 +57,7 @@ fn resumed(number: u64) -> [u64; 3] {
 }
 
 /// The app is told to rest, or to go on.
-fn rest(number: i64, rests: bool) {
+pub(super) fn rest(number: i64, rests: bool) {
     request(APP.0, number, rests);
     run_all();
 }
@@ -267,7 +272,7 @@ fn a_sandbox_with_a_paused_container_is_at_rest() {
 }
 
 /// Hibernates the sandbox, which has one CPU.
-fn fall_asleep() {
+pub(super) fn fall_asleep() {
     take_outcomes();
     hibernate::request(next_request(), true, false);
     assert!(hibernate::attempt(|| false), "it is not at rest");

@@ -86,6 +86,11 @@ pub fn wake_event_of(by: u64, token: u64) {
     }
 }
 
+/// Another VMM has taken over, while the sandbox slept.
+pub fn revive() {
+    HIBERNATION.machine.lock().count_anew();
+}
+
 /// Latest time at which an idle CPU looks again.
 pub fn look_again_ns() -> u64 {
     let is_wanted = HIBERNATION.machine.lock().is_wanted();

@@ -230,6 +230,11 @@ impl Machine {
         self.state == State::Hibernated && self.goal == Goal::Pause && !self.is_held
     }
 
+    /// The requests of another VMM count from one again; what the last one of the former asked for holds.
+    pub fn count_anew(&mut self) {
+        (self.last, self.reported) = (0, 0);
+    }
+
     /// Whether an idle CPU should try to freeze the scheduler, and say [`Input::Frozen`] or [`Input::NotFrozen`].
     pub fn wants_freeze(&self) -> bool {
         self.is_wanted() && !self.is_streaming && !matches!(self.state, State::Pausing(_))

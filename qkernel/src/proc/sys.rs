@@ -99,6 +99,11 @@ static SECCOMP: &[Entry<Whole>] = &[
 /// Drawn once under each VMM.
 static BOOT_ID: HostFact<String> = HostFact::unknown();
 
+/// Another VMM is another boot.
+pub fn forget_boot_id() {
+    BOOT_ID.forget();
+}
+
 static RANDOM: &[Entry<Whole>] = &[
     Entry::text("boot_id", |_, out| line(out, &BOOT_ID.learn(new_uuid))),
     value("entropy_avail", "256\n").mode(0o444),

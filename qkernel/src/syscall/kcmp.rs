@@ -9,8 +9,8 @@ use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::inspect;
 use machine::errno::{Errno, Result};
-use machine::random;
 use machine::host_fact::HostFact;
+use machine::random;
 
 const KCMP_FILE: u32 = 0;
 const KCMP_VM: u32 = 1;
@@ -56,9 +56,16 @@ fn object(task: &Arc<Task>, kind: u32, index: u64) -> Result<Option<Object>> {
     })
 }
 
+/// Drawn once under each VMM.
+static COOKIE: HostFact<u64> = HostFact::unknown();
+
+/// Draws it anew.
+pub fn forget_cookie() {
+    COOKIE.forget();
+}
+
 /// A number that stands for an object, and tells nothing of where it is.
 fn place(object: Option<&Object>) -> u64 {
-    static COOKIE: HostFact<u64> = HostFact::unknown();
     let cookie = *COOKIE.learn(|| {
         let mut bytes = [0; 8];
         random::fill(&mut bytes);

@@ -25,7 +25,7 @@ mod ioctl;
 mod ipc;
 mod itimer;
 mod jobs;
-mod kcmp;
+pub mod kcmp;
 mod keys;
 mod limits;
 mod lock;

@@ -104,6 +104,11 @@ impl Pause {
 }
 
 impl Container {
+    /// The requests of another VMM count from one again; what the last one of the former asked for holds.
+    pub fn count_pauses_anew(&self) {
+        self.pause.machine.lock().last = 0;
+    }
+
     /// Has all its tasks rest, unless a later request has been taken. The host is told once they do.
     pub fn pause(&self, request: i64) {
         self.step_pause(Input::Pause(request));

@@ -400,6 +400,8 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &MachineSpec) -> 
         handles_max: machine.handles_max,
         patch_calls: u32::from(!spec.plain_calls && cpu::has_fsgsbase()),
         host_memory_mib: process::host_memory_mib(),
+        former_vmms: 0,
+        pad: 0,
     };
     memory.copy_out(RECORDS_PHYS, &records).ok_or(BootError::Memory)?;
     memory.write(BOOT_INFO_PHYS, &info).ok_or(BootError::Memory)

@@ -123,15 +123,16 @@ impl AddressSpace {
         let table = PageTable::new()?;
         let stub_bytes = if platform::current().mirrors() { STUB_BYTES } else { 0 };
         account::check(stub_bytes)?;
-        let number = platform::current().create_space()?;
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let machine = UserSpace::new(id, table.root());
+        platform::current().create_space(&machine)?;
         let owner = owner::current();
         account::add_host_side(owner, stub_bytes);
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let hits = Hits::default();
         let sites = Sites::beside(&hits);
         let aspace = Arc::new(Self {
             owner,
-            machine: UserSpace::new(id, number, table.root()),
+            machine,
             mirror: Mutex::new(Rank::Mirror, Vec::new()),
             is_queued: AtomicBool::new(false),
             hits,
@@ -172,6 +173,11 @@ impl AddressSpace {
     /// All address spaces there are.
     pub fn all() -> Vec<Arc<Self>> {
         ALL.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The stubs of all of them are gone with their VMM; each gets another one when it runs. Their mirrors have been dropped.
+    pub fn lose_stubs() {
+        Self::all().iter().for_each(|space| space.machine.lose_number());
     }
 
     /// The one with this id, if it is still there.
@@ -439,7 +445,7 @@ impl Drop for AddressSpace {
         let freed = core::mem::take(&mut space.freed);
         drop(space);
         // On return the stub maps nothing any more, or is dead.
-        platform::current().destroy_space(self.machine.number);
+        platform::current().destroy_space(&self.machine);
         account::remove_host_side(self.owner, if platform::current().mirrors() { STUB_BYTES } else { 0 });
         frames::drop_refs(freed);
         ALL.lock().remove(&self.machine.id);

@@ -16,11 +16,13 @@ static LINEAR_BASE: AtomicU64 = AtomicU64::new(0);
 static XSAVE_SIZE: AtomicUsize = AtomicUsize::new(0);
 static XSAVE_MASK: AtomicU64 = AtomicU64::new(0);
 static CPUS: AtomicU32 = AtomicU32::new(1);
+/// Number of VMMs that have said something, the present one included.
+static VMMS: AtomicU32 = AtomicU32::new(0);
 
 /// Most bytes of an XSAVE image the kernel keeps.
 pub const FPU_AREA_BYTES: usize = 4096;
 
-/// Remembers what the VMM said. Called once, before anything else.
+/// Remembers what the VMM said. Called once under each VMM, before anything else.
 pub fn init(boot: &BootInfo) {
     HOSTCALL_ENTRY.store(usize::try_from(boot.hostcall_entry).unwrap_or(0), Ordering::Relaxed);
     LINEAR_BASE.store(boot.linear_base, Ordering::Relaxed);
@@ -28,6 +30,17 @@ pub fn init(boot: &BootInfo) {
     XSAVE_MASK.store(boot.xsave_mask, Ordering::Relaxed);
     CPUS.store(boot.cpus, Ordering::Relaxed);
     PLATFORM.store(boot.platform, Ordering::Release);
+    VMMS.store(boot.former_vmms.wrapping_add(1), Ordering::Release);
+}
+
+/// Number of VMMs that this kernel has had, the present one included.
+pub fn vmms() -> u32 {
+    VMMS.load(Ordering::Acquire)
+}
+
+/// Whether [`init`] has run under the VMM that says this.
+pub fn is_ready_for(boot: &BootInfo) -> bool {
+    VMMS.load(Ordering::Acquire) == boot.former_vmms.wrapping_add(1)
 }
 
 /// Whether [`init`] has run.

@@ -39,11 +39,11 @@ impl Platform for Kvm {
         ring0::init_cpu(boot, cpu);
     }
 
-    fn create_space(&self) -> Result<u64> {
-        Ok(0)
+    fn create_space(&self, _space: &UserSpace) -> Result<()> {
+        Ok(())
     }
 
-    fn destroy_space(&self, _number: u64) {}
+    fn destroy_space(&self, _space: &UserSpace) {}
 
     fn run_user(&self, context: &mut UserContext, space: &UserSpace) -> TrapInfo {
         let cpu = arch::cpu();

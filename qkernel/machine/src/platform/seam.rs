@@ -20,10 +20,10 @@ pub trait Platform: Sync {
     /// # Safety
     /// Called once on each CPU with the VMM's boot information, before anything else but `platform::init`.
     unsafe fn init_cpu(&self, boot: &BootInfo, cpu: u32);
-    /// Makes the platform's side of an address space, and returns its number there; 0 where it has none.
-    fn create_space(&self) -> Result<u64>;
-    /// Ends it. On return it maps nothing any more.
-    fn destroy_space(&self, number: u64);
+    /// Makes the platform's side of an address space, unless it is there.
+    fn create_space(&self, space: &UserSpace) -> Result<()>;
+    /// Ends the platform's side. On return it maps nothing any more. Nobody uses the space.
+    fn destroy_space(&self, space: &UserSpace);
     /// Runs user code of the current task on this CPU until it traps.
     ///
     /// The caller holds the task's registers exclusively, and what the space's mirror lacks has been carried out. On
@@ -58,8 +58,8 @@ pub trait Platform: Sync {
 pub struct UserSpace {
     /// The address space's id.
     pub id: u64,
-    /// Its number with the platform.
-    pub number: u64,
+    /// The number of the platform's side of it; 0: there is none.
+    number: AtomicU64,
     /// Guest-physical address of the page-table root.
     pub root: u64,
     /// Changes whenever present entries changed; CPUs that walk page tables compare it before they run user code.
@@ -70,13 +70,53 @@ pub struct UserSpace {
 
 impl UserSpace {
     /// A space whose page tables begin at `root`.
-    pub fn new(id: u64, number: u64, root: u64) -> Self {
-        Self { id, number, root, generation: AtomicU64::new(1), has_patches: AtomicBool::new(false) }
+    pub fn new(id: u64, root: u64) -> Self {
+        Self {
+            id,
+            number: AtomicU64::new(0),
+            root,
+            generation: AtomicU64::new(1),
+            has_patches: AtomicBool::new(false),
+        }
+    }
+
+    /// The number of the platform's side of it; 0: there is none, or none yet.
+    pub fn number(&self) -> u64 {
+        self.number.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of the platform's side, which is made first if there is none. Where two make it at once, one of them ends its
+    /// own.
+    pub(super) fn number_or_made(
+        &self,
+        make: impl FnOnce() -> Result<u64>,
+        end: impl FnOnce(u64),
+    ) -> Result<u64> {
+        let number = self.number();
+        if number != 0 {
+            return Ok(number);
+        }
+        let made = make()?;
+        match self.number.compare_exchange(0, made, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => Ok(made),
+            Err(first) => {
+                end(made);
+                Ok(first)
+            }
+        }
+    }
+
+    /// Under another VMM the platform's side is gone; it is made anew when something is mapped there or user code runs.
+    pub(crate) fn lose_number(&self) {
+        self.number.store(0, Ordering::SeqCst);
     }
 
     /// The value of `CpuHeader::in_user` while a CPU runs its user code.
     pub fn mark(&self) -> u64 {
-        if self.number == 0 { self.id } else { self.number }
+        match self.number() {
+            0 => self.id,
+            number => number,
+        }
     }
 
     /// See the field.

@@ -13,6 +13,7 @@ pub mod periods;
 pub mod pressure;
 mod queue;
 mod rest;
+mod revive;
 pub mod set_times;
 pub mod shares;
 mod sleep;
@@ -34,6 +35,7 @@ pub use cpu::current;
 pub use cpu_set::CpuSet;
 pub use freeze::{Frozen, freeze, freeze_queue, is_at_rest};
 pub use load::{Averages, LOAD_SHIFT};
+pub use revive::{fetch_all, forget_cpus};
 pub use sleep::{Sleep, is_interrupted, sleep_until};
 pub use task::{Run, Runnable, SchedState, Transfers};
 pub use waiting::Waiting;
@@ -206,7 +208,7 @@ fn notify_all() {
 
 /// Whether a CPU runs user code for longer than a time slice.
 fn runs_without_end(cpu: usize) -> bool {
-    let limit = time::monotonic_ns() + TIME_SLICE_NS;
+    let limit = time::on_host(time::monotonic_ns() + TIME_SLICE_NS);
     platform::header_of(cpu).deadline_ns.load(Ordering::SeqCst) > limit
 }
 /// Gives the CPU to the next task if there is one; the current one stays runnable. Timers fire and news of the host are taken as by
@@ -430,9 +432,10 @@ fn bring_forward(task: &Runnable) {
 /// Makes the code running on this CPU's boot stack its idle task.
 pub fn adopt_idle(idle: &Runnable) {
     let cpu = this_cpu();
-    *cpu.idle_task.lock() = Some(idle.clone());
+    let former = cpu.idle_task.lock().replace(idle.clone());
     cpu.run(idle.sched());
     *cpu.current.lock() = Some(idle.clone());
+    drop(former);
 }
 
 /// Runs other tasks, if there are any to run; false: there are none. For a CPU's idle task.

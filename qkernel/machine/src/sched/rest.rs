@@ -100,7 +100,7 @@ pub(super) fn take(next: &Runnable) {
 }
 
 /// Ends a rest on a CPU, or waits until it is over.
-fn end(task: &Runnable, cpu: usize) {
+pub(super) fn end(task: &Runnable, cpu: usize) {
     let state = task.sched();
     let place = place_on(cpu);
     if state.rest.step(place, place | FETCHED) {
