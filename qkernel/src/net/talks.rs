@@ -25,6 +25,8 @@ static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// Accepted connections that are not quiet.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
+/// When the last one became quiet (monotonic); 0: none has.
+static ENDED_NS: AtomicU64 = AtomicU64::new(0);
 static ALL: SpinLock<BTreeMap<u64, Weak<Talk>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// See the table above.
@@ -87,6 +89,17 @@ pub fn are_watched() -> bool {
 /// Whether a request is open on some accepted connection, or was when one last looked.
 pub fn is_any_open() -> bool {
     OPEN.load(Ordering::SeqCst) != 0
+}
+
+/// A request that ended so recently may be why a task waits now.
+const RECENT_NS: u64 = time::NSEC;
+
+/// Whether the last request that was open has ended just before `now_ns`.
+pub fn has_just_ended(now_ns: u64) -> bool {
+    match ENDED_NS.load(Ordering::Relaxed) {
+        0 => false,
+        ended_ns => now_ns.saturating_sub(ended_ns) < RECENT_NS,
+    }
 }
 
 /// A number that tells a task from all others that live.
@@ -274,6 +287,7 @@ impl Talk {
                 OPEN.fetch_add(1, Ordering::SeqCst);
             }
             (false, true) => {
+                ENDED_NS.store(time::monotonic_ns(), Ordering::Relaxed);
                 OPEN.fetch_sub(1, Ordering::SeqCst);
             }
             _ => {}
@@ -328,5 +342,7 @@ mod tests {
         );
         drop(talk);
         assert!(!is_any_open() && some_from(0, 9).1.is_none());
+        let now_ns = time::monotonic_ns();
+        assert!(has_just_ended(now_ns) && !has_just_ended(now_ns + 2 * time::NSEC));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A server waits for a time by itself, again and again: for its next look at whether it is to end, for its next round. Those waits
 //! are its *habits*, and nobody outside waits for what they lead to. They are learned while no request is open
-//! ([`crate::net::talks`]). A wait that begins while one is open, and is not like a habit, is *new*: an answer may depend on it.
+//! ([`crate::net::talks`]), but for long waits that begin right after one has ended: a server that gives the connection some more seconds
+//! waits so. A wait that begins while one is open, and is not like a habit, is *new*: an answer may depend on it.
 //! Only a sandbox that falls asleep by itself keeps this; it is written when a task begins to sleep with a time-out.
 
 use machine::sync::{Rank, SpinLock};
@@ -63,6 +64,16 @@ impl Habit {
     }
 }
 
+/// The waits that become habits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Learning {
+    /// Some request is open.
+    Nothing,
+    /// The last request has just ended: what is longer than a tick may follow from that.
+    Ticks,
+    All,
+}
+
 /// The wait and the habits of one task.
 pub struct Waits(SpinLock<State>);
 
@@ -83,8 +94,12 @@ impl Default for Waits {
 impl Waits {
     /// The task is about to wait, in the system call `call` at the place `site` of its program.
     pub fn begin(&self, site: u64, call: u32, begun_ns: u64, due_ns: u64) {
-        let learns = !talks::is_any_open();
-        self.0.lock().begin(site, call, (begun_ns, due_ns), learns);
+        let learning = match talks::is_any_open() {
+            true => Learning::Nothing,
+            false if talks::has_just_ended(begun_ns) => Learning::Ticks,
+            false => Learning::All,
+        };
+        self.0.lock().begin(site, call, (begun_ns, due_ns), learning);
     }
 
     /// The wait is over.
@@ -99,10 +114,15 @@ impl Waits {
 }
 
 impl State {
-    fn begin(&mut self, site: u64, call: u32, (begun_ns, due_ns): (u64, u64), learns: bool) {
+    fn begin(&mut self, site: u64, call: u32, (begun_ns, due_ns): (u64, u64), learning: Learning) {
         let length_ns = due_ns.saturating_sub(begun_ns);
         let known = self.habits.iter_mut().find(|habit| habit.is(site, length_ns, due_ns));
-        let is_habit = known.is_some() || learns;
+        let is_habit = known.is_some() || learning != Learning::Nothing;
+        let learns = match learning {
+            Learning::Nothing => false,
+            Learning::Ticks => length_ns <= TICK_MAX_NS,
+            Learning::All => true,
+        };
         let is_rest = known.as_ref().is_some_and(|habit| habit.is_rest(length_ns));
         match known {
             Some(habit) => {
@@ -136,8 +156,20 @@ mod tests {
 
     /// Begins a wait from a place; whether it is a habit.
     fn begin(state: &mut State, site: u64, at_ms: u64, for_ms: u64, learns: bool) -> bool {
-        state.begin(site, 7, (at_ms * MS, (at_ms + for_ms) * MS), learns);
+        let learning = if learns { Learning::All } else { Learning::Nothing };
+        state.begin(site, 7, (at_ms * MS, (at_ms + for_ms) * MS), learning);
         state.now.unwrap().is_habit
+    }
+
+    #[test]
+    fn what_a_server_waits_for_after_a_request_hides_no_pause_of_a_later_one() {
+        let mut state = State::default();
+        // Node gives a connection five seconds more, and its peer is gone.
+        state.begin(1, 7, (0, 5000 * MS), Learning::Ticks);
+        assert!(state.now.unwrap().is_habit, "nobody waits for it");
+        assert!(!begin(&mut state, 1, 60_000, 6000, false), "an answer may depend on it");
+        state.begin(1, 7, (70_000 * MS, 70_500 * MS), Learning::Ticks);
+        assert!(begin(&mut state, 1, 80_000, 500, false), "a tick");
     }
 
     #[test]
