@@ -7,7 +7,7 @@ use crate::proc::subject::Subject;
 use crate::pseudo::Out;
 use crate::task;
 use machine::errno::Result;
-use machine::mm::report::{Pages, Region};
+use machine::mm::report::{Mapping, Pages};
 use machine::mm::vma::VmaFlags;
 use machine::mm::{AddressSpace, MemoryObject, PAGE, Prot};
 
@@ -18,26 +18,26 @@ const NAME_COLUMN: usize = 73;
 const AT_ONCE: usize = 64;
 
 /// Adds what `push` makes of each mapping from an address on to a piece; where the next piece begins.
-fn push_regions(
+fn push_mappings(
     aspace: &AddressSpace,
     from: u64,
     count_pages: bool,
     out: &mut Out,
-    mut push: impl FnMut(&mut Out, &Region),
+    mut push: impl FnMut(&mut Out, &Mapping),
 ) -> Result<Option<u64>> {
     let mut from = from;
     loop {
-        let regions = aspace.regions(from, AT_ONCE, count_pages)?;
-        for region in &regions {
+        let mappings = aspace.mappings(from, AT_ONCE, count_pages)?;
+        for mapping in &mappings {
             out.entry()?;
-            push(out, region);
-            from = region.end;
+            push(out, mapping);
+            from = mapping.end;
             if out.is_enough() {
                 out.entry()?;
                 return Ok(Some(from));
             }
         }
-        if regions.len() < AT_ONCE {
+        if mappings.len() < AT_ONCE {
             return Ok(None);
         }
     }
@@ -48,7 +48,7 @@ pub fn maps(subject: &Subject, from: u64, out: &mut Out) -> Result<Option<u64>> 
     let Ok(aspace) = subject.aspace() else { return Ok(None) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
     let root = own_root();
-    push_regions(&aspace, from, false, out, |out, region| push_line(out, region, stack, &root))
+    push_mappings(&aspace, from, false, out, |out, mapping| push_line(out, mapping, stack, &root))
 }
 
 /// `/proc/PID/smaps`: each line of `maps` with the sizes of the mapping's resident part.
@@ -56,14 +56,14 @@ pub fn smaps(subject: &Subject, from: u64, out: &mut Out) -> Result<Option<u64>>
     let Ok(aspace) = subject.aspace() else { return Ok(None) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
     let root = own_root();
-    push_regions(&aspace, from, true, out, |out, region| {
-        push_line(out, region, stack, &root);
-        push_size(out, "Size", region.end - region.start);
+    push_mappings(&aspace, from, true, out, |out, mapping| {
+        push_line(out, mapping, stack, &root);
+        push_size(out, "Size", mapping.end - mapping.start);
         push_size(out, "KernelPageSize", PAGE);
         push_size(out, "MMUPageSize", PAGE);
-        push_pages(out, &Sums::of(region), false);
+        push_pages(out, &Sums::of(mapping), false);
         writeln!(out, "THPeligible:           0");
-        push_vm_flags(out, region);
+        push_vm_flags(out, mapping);
     })
 }
 
@@ -73,12 +73,12 @@ pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
     let mut sums = Sums::default();
     let (mut start, mut end) = (None, 0);
     loop {
-        let regions = aspace.regions(end, AT_ONCE, true)?;
+        let mappings = aspace.mappings(end, AT_ONCE, true)?;
         out.entry()?;
-        sums = regions.iter().map(Sums::of).fold(sums, Sums::plus);
-        start = start.or(regions.first().map(|region| region.start));
-        end = regions.last().map_or(end, |region| region.end);
-        if regions.len() < AT_ONCE {
+        sums = mappings.iter().map(Sums::of).fold(sums, Sums::plus);
+        start = start.or(mappings.first().map(|mapping| mapping.start));
+        end = mappings.last().map_or(end, |mapping| mapping.end);
+        if mappings.len() < AT_ONCE {
             break;
         }
     }
@@ -97,11 +97,11 @@ pub fn numa_maps(subject: &Subject, from: u64, out: &mut Out) -> Result<Option<u
     let stack = aspace.with_layout(|layout| layout.start_stack);
     let own = subject.task().map_or(0, |task| task.mempolicy.load(Ordering::Relaxed));
     let root = own_root();
-    push_regions(&aspace, from, true, out, |out, region| push_numa_line(out, region, own, stack, &root))
+    push_mappings(&aspace, from, true, out, |out, mapping| push_numa_line(out, mapping, own, stack, &root))
 }
 
 /// `own`: the mode of the thread's policy, with its flags, which counts for mappings without one.
-fn push_numa_line(out: &mut Out, region: &Region, own: u32, start_stack: u64, root: &[u8]) {
+fn push_numa_line(out: &mut Out, mapping: &Mapping, own: u32, start_stack: u64, root: &[u8]) {
     const MODES: [&str; 8] = [
         "default",
         "prefer:0",
@@ -112,19 +112,19 @@ fn push_numa_line(out: &mut Out, region: &Region, own: u32, start_stack: u64, ro
         "weighted interleave:0",
         "default",
     ];
-    let mode = if region.flags.policy() != 0 { region.flags.policy() } else { own };
-    write!(out, "{:08x} {}", region.start, MODES[(mode & 7) as usize]);
-    let label = region.object.as_ref().and_then(MemoryObject::label).map(|name| seen_from(name, root));
-    match name_of(region, label, start_stack) {
-        b"[heap]" if region.object.is_none() => out.push(b" heap"),
-        b"[stack]" if region.object.is_none() => out.push(b" stack"),
-        name if region.object.is_some() && !name.is_empty() => {
+    let mode = if mapping.flags.policy() != 0 { mapping.flags.policy() } else { own };
+    write!(out, "{:08x} {}", mapping.start, MODES[(mode & 7) as usize]);
+    let label = mapping.object.as_ref().and_then(MemoryObject::label).map(|name| seen_from(name, root));
+    match name_of(mapping, label, start_stack) {
+        b"[heap]" if mapping.object.is_none() => out.push(b" heap"),
+        b"[stack]" if mapping.object.is_none() => out.push(b" stack"),
+        name if mapping.object.is_some() && !name.is_empty() => {
             out.push(b" file=");
             out.push_escaped(name, b"\n\t= ");
         }
         _ => {}
     }
-    let Sums { pages, anonymous, .. } = Sums::of(region);
+    let Sums { pages, anonymous, .. } = Sums::of(mapping);
     let resident = pages.resident();
     if anonymous != 0 {
         write!(out, " anon={anonymous} dirty={anonymous}");
@@ -157,25 +157,25 @@ fn pad(out: &mut Out, line_start: usize) {
     }
 }
 
-fn push_line(out: &mut Out, region: &Region, start_stack: u64, root: &[u8]) {
-    let flag = |prot, letter: char| if region.prot.contains(prot) { letter } else { '-' };
+fn push_line(out: &mut Out, mapping: &Mapping, start_stack: u64, root: &[u8]) {
+    let flag = |prot, letter: char| if mapping.prot.contains(prot) { letter } else { '-' };
     let before = out.bytes.len();
-    let label = region.object.as_ref().and_then(MemoryObject::label).map(|name| seen_from(name, root));
-    let (dev, ino) = region.object.as_ref().map_or((0, 0), MemoryObject::identity);
-    let offset = if region.object.is_some() { region.offset } else { 0 };
+    let label = mapping.object.as_ref().and_then(MemoryObject::label).map(|name| seen_from(name, root));
+    let (dev, ino) = mapping.object.as_ref().map_or((0, 0), MemoryObject::identity);
+    let offset = if mapping.object.is_some() { mapping.offset } else { 0 };
     write!(
         out,
         "{:08x}-{:08x} {}{}{}{} {offset:08x} {:02x}:{:02x} {ino} ",
-        region.start,
-        region.end,
+        mapping.start,
+        mapping.end,
         flag(Prot::READ, 'r'),
         flag(Prot::WRITE, 'w'),
         flag(Prot::EXEC, 'x'),
-        if region.flags.contains(VmaFlags::SHARED) { 's' } else { 'p' },
+        if mapping.flags.contains(VmaFlags::SHARED) { 's' } else { 'p' },
         crate::proc::mounts::major(dev),
         crate::proc::mounts::minor(dev),
     );
-    let name = name_of(region, label, start_stack);
+    let name = name_of(mapping, label, start_stack);
     if !name.is_empty() {
         pad(out, before);
         out.push_escaped(name, b"\n");
@@ -183,15 +183,15 @@ fn push_line(out: &mut Out, region: &Region, start_stack: u64, root: &[u8]) {
     out.push(b"\n");
 }
 
-fn name_of<'a>(region: &Region, label: Option<&'a [u8]>, start_stack: u64) -> &'a [u8] {
-    match (&region.object, label) {
+fn name_of<'a>(mapping: &Mapping, label: Option<&'a [u8]>, start_stack: u64) -> &'a [u8] {
+    match (&mapping.object, label) {
         (_, Some(label)) => label,
         (Some(MemoryObject::Store(_)), None) => b"/dev/zero (deleted)",
         (Some(MemoryObject::Host(_)), None) => b"",
-        (None, None) if region.flags.contains(VmaFlags::SPECIAL) => b"[vdso]",
-        (None, None) if region.flags.contains(VmaFlags::SLOTS) => b"[calls]",
-        (None, None) if region.flags.contains(VmaFlags::HEAP) => b"[heap]",
-        (None, None) if (region.start..region.end).contains(&start_stack) => b"[stack]",
+        (None, None) if mapping.flags.contains(VmaFlags::SPECIAL) => b"[vdso]",
+        (None, None) if mapping.flags.contains(VmaFlags::SLOTS) => b"[calls]",
+        (None, None) if mapping.flags.contains(VmaFlags::HEAP) => b"[heap]",
+        (None, None) if (mapping.start..mapping.end).contains(&start_stack) => b"[stack]",
         (None, None) => b"",
     }
 }
@@ -215,19 +215,19 @@ struct Share {
 }
 
 impl Sums {
-    fn of(region: &Region) -> Self {
-        let pages = region.pages;
-        let is_private = !region.flags.contains(VmaFlags::SHARED);
+    fn of(mapping: &Mapping) -> Self {
+        let pages = mapping.pages;
+        let is_private = !mapping.flags.contains(VmaFlags::SHARED);
         // Frames of a private mapping of an object are copies, except those still shared with the object.
-        let anonymous = match region.object {
+        let anonymous = match mapping.object {
             None => pages.own + pages.shared,
             Some(_) if is_private => pages.own,
             Some(_) => 0,
         };
-        let locked = if region.flags.contains(VmaFlags::LOCKED) { pages.resident() } else { 0 };
+        let locked = if mapping.flags.contains(VmaFlags::LOCKED) { pages.resident() } else { 0 };
         let all = pages.own + pages.file + pages.shared / 2;
         let mut share = Share::default();
-        match region.object {
+        match mapping.object {
             None => share.anonymous = all,
             Some(_) if is_private => (share.anonymous, share.file) = (pages.own, all - pages.own),
             Some(MemoryObject::Store(_)) => share.memory_file = all,
@@ -295,21 +295,21 @@ fn push_pages(out: &mut Out, sums: &Sums, by_kind: bool) {
     }
 }
 
-fn push_vm_flags(out: &mut Out, region: &Region) {
+fn push_vm_flags(out: &mut Out, mapping: &Mapping) {
     let flags = [
-        (region.prot.contains(Prot::READ), "rd"),
-        (region.prot.contains(Prot::WRITE), "wr"),
-        (region.prot.contains(Prot::EXEC), "ex"),
-        (region.flags.contains(VmaFlags::SHARED), "sh"),
+        (mapping.prot.contains(Prot::READ), "rd"),
+        (mapping.prot.contains(Prot::WRITE), "wr"),
+        (mapping.prot.contains(Prot::EXEC), "ex"),
+        (mapping.flags.contains(VmaFlags::SHARED), "sh"),
         (true, "mr mw me"),
-        (region.flags.contains(VmaFlags::GROWS_DOWN), "gd"),
-        (region.flags.contains(VmaFlags::LOCKED), "lo"),
-        (region.flags.contains(VmaFlags::LOCK_ON_FAULT), "lf"),
-        (region.flags.contains(VmaFlags::DONT_FORK), "dc"),
-        (region.flags.contains(VmaFlags::DONT_DUMP), "dd"),
-        (region.flags.contains(VmaFlags::NO_RESERVE), "nr"),
-        (region.flags.contains(VmaFlags::WIPE_ON_FORK), "wf"),
-        (region.flags.contains(VmaFlags::SEALED), "sl"),
+        (mapping.flags.contains(VmaFlags::GROWS_DOWN), "gd"),
+        (mapping.flags.contains(VmaFlags::LOCKED), "lo"),
+        (mapping.flags.contains(VmaFlags::LOCK_ON_FAULT), "lf"),
+        (mapping.flags.contains(VmaFlags::DONT_FORK), "dc"),
+        (mapping.flags.contains(VmaFlags::DONT_DUMP), "dd"),
+        (mapping.flags.contains(VmaFlags::NO_RESERVE), "nr"),
+        (mapping.flags.contains(VmaFlags::WIPE_ON_FORK), "wf"),
+        (mapping.flags.contains(VmaFlags::SEALED), "sl"),
     ];
     out.push(b"VmFlags: ");
     for (_, name) in flags.iter().filter(|(set, _)| *set) {
@@ -322,45 +322,45 @@ fn push_vm_flags(out: &mut Out, region: &Region) {
 mod tests {
     use super::*;
 
-    fn region(start: u64, end: u64, flags: VmaFlags) -> Region {
+    fn mapping(start: u64, end: u64, flags: VmaFlags) -> Mapping {
         let prot = Prot::READ | Prot::WRITE;
-        Region { start, end, prot, flags, offset: 0x3000, object: None, pages: Pages::default() }
+        Mapping { start, end, prot, flags, offset: 0x3000, object: None, pages: Pages::default() }
     }
 
-    fn line(region: &Region) -> alloc::string::String {
+    fn line(mapping: &Mapping) -> alloc::string::String {
         let mut out = Out::default();
-        push_line(&mut out, region, 0x7ffe_0000_1000, b"/");
+        push_line(&mut out, mapping, 0x7ffe_0000_1000, b"/");
         alloc::string::String::from_utf8(out.bytes).unwrap()
     }
 
     #[test]
     fn lines_of_maps_are_those_of_linux() {
-        let heap = region(0x55bd_860e_0000, 0x55bd_860e_2000, VmaFlags::HEAP);
+        let heap = mapping(0x55bd_860e_0000, 0x55bd_860e_2000, VmaFlags::HEAP);
         assert_eq!(
             line(&heap),
             "55bd860e0000-55bd860e2000 rw-p 00000000 00:00 0                          [heap]\n"
         );
-        let plain = region(0x40_0000, 0x40_1000, VmaFlags::empty());
+        let plain = mapping(0x40_0000, 0x40_1000, VmaFlags::empty());
         assert_eq!(line(&plain), "00400000-00401000 rw-p 00000000 00:00 0 \n");
-        let stack = region(0x7ffe_0000_0000, 0x7ffe_0000_2000, VmaFlags::STACK);
+        let stack = mapping(0x7ffe_0000_0000, 0x7ffe_0000_2000, VmaFlags::STACK);
         assert!(line(&stack).ends_with(" [stack]\n"));
     }
 
     #[test]
     fn lines_of_numa_maps_are_those_of_linux() {
-        let numa = |region: &Region, own| {
+        let numa = |mapping: &Mapping, own| {
             let mut out = Out::default();
-            push_numa_line(&mut out, region, own, 0x7ffe_0000_1000, b"/");
+            push_numa_line(&mut out, mapping, own, 0x7ffe_0000_1000, b"/");
             alloc::string::String::from_utf8(out.bytes).unwrap()
         };
-        let mut heap = region(0x55bd_860e_0000, 0x55bd_860e_2000, VmaFlags::HEAP);
+        let mut heap = mapping(0x55bd_860e_0000, 0x55bd_860e_2000, VmaFlags::HEAP);
         assert_eq!(numa(&heap, 0), "55bd860e0000 default heap\n");
         heap.pages.own = 3;
         assert_eq!(
             numa(&heap, 2 | 1 << 15),
             "55bd860e0000 bind:0 heap anon=3 dirty=3 N0=3 kernelpagesize_kB=4\n"
         );
-        let mut plain = region(0x40_0000, 0x40_1000, VmaFlags::empty().with_policy(1));
+        let mut plain = mapping(0x40_0000, 0x40_1000, VmaFlags::empty().with_policy(1));
         plain.pages.file = 1;
         assert_eq!(numa(&plain, 2), "00400000 prefer:0 mapped=1 N0=1 kernelpagesize_kB=4\n");
     }
@@ -383,9 +383,9 @@ mod tests {
 
     #[test]
     fn a_private_mapping_counts_its_own_frames_as_anonymous() {
-        let mut region = region(0, 4096, VmaFlags::empty());
-        region.pages = Pages { own: 3, shared: 2, file: 1, swapped: 4 };
-        let sums = Sums::of(&region).plus(Sums::of(&region));
+        let mut mapping = mapping(0, 4096, VmaFlags::empty());
+        mapping.pages = Pages { own: 3, shared: 2, file: 1, swapped: 4 };
+        let sums = Sums::of(&mapping).plus(Sums::of(&mapping));
         assert_eq!((sums.anonymous, sums.pages.resident(), sums.pages.swapped), (10, 12, 8));
     }
 }

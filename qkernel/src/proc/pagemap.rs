@@ -15,7 +15,7 @@ use crate::proc::subject::{Part, Subject, Which};
 use crate::pseudo::file::seek_plain;
 use crate::pseudo::{Context, Dynamic, Entry, Item, Node, Place};
 use machine::errno::{Errno, Result};
-use machine::mm::report::Region;
+use machine::mm::report::Mapping;
 use machine::mm::vma::VmaFlags;
 use machine::mm::{AddressSpace, IoBuf, MemoryObject, PAGE, Prot};
 use machine::sched::work;
@@ -105,9 +105,9 @@ static READ_ONLY: Entry<Mapped> = Entry::link("", target).mode(0o400).guarded();
 static WRITABLE: Entry<Mapped> = Entry::link("", target).mode(0o600).guarded();
 
 impl Addresses {
-    fn of(self, subject: &Subject) -> Result<Region> {
-        let found = regions(subject, self.start, 1)?.pop().filter(has_file);
-        let is_it = |region: &Region| (region.start, region.end) == (self.start, self.end);
+    fn of(self, subject: &Subject) -> Result<Mapping> {
+        let found = mappings(subject, self.start, 1)?.pop().filter(has_file);
+        let is_it = |mapping: &Mapping| (mapping.start, mapping.end) == (self.start, self.end);
         found.filter(is_it).ok_or(Errno::ENOENT)
     }
 }
@@ -118,19 +118,19 @@ impl Which for Addresses {
     }
 }
 
-/// See [`AddressSpace::regions`](machine::mm::AddressSpace::regions).
-fn regions(subject: &Subject, from: u64, most: usize) -> Result<Vec<Region>> {
-    subject.aspace().map_err(|_| Errno::ENOENT)?.regions(from, most, false)
+/// See [`AddressSpace::mappings`](machine::mm::AddressSpace::mappings).
+fn mappings(subject: &Subject, from: u64, most: usize) -> Result<Vec<Mapping>> {
+    subject.aspace().map_err(|_| Errno::ENOENT)?.mappings(from, most, false)
 }
 
 /// Whether it is a mapping of a file.
-fn has_file(region: &Region) -> bool {
-    region.object.as_ref().is_some_and(|object| object.label().is_some())
+fn has_file(mapping: &Mapping) -> bool {
+    mapping.object.as_ref().is_some_and(|object| object.label().is_some())
 }
 
 fn target(mapped: &Mapped) -> Result<LinkTarget> {
-    let region = mapped.which.of(&mapped.subject)?;
-    let label = region.object.as_ref().and_then(MemoryObject::label).ok_or(Errno::ENOENT)?;
+    let mapping = mapped.which.of(&mapped.subject)?;
+    let label = mapping.object.as_ref().and_then(MemoryObject::label).ok_or(Errno::ENOENT)?;
     Ok(LinkTarget::Text(seen_from(label, &own_root()).to_vec()))
 }
 
@@ -146,9 +146,9 @@ impl Dynamic<Subject> for MapFiles {
         subject.guard()?;
         let (start, end) = addresses(name).ok_or(Errno::ENOENT)?;
         let which = Addresses { start, end };
-        let region = which.of(subject)?;
+        let mapping = which.of(subject)?;
         let mapped = Mapped { subject: subject.clone(), which };
-        let is_writable = region.flags.contains(VmaFlags::SHARED) && region.prot.contains(Prot::WRITE);
+        let is_writable = mapping.flags.contains(VmaFlags::SHARED) && mapping.prot.contains(Prot::WRITE);
         Ok(Node::new(mapped, if is_writable { &WRITABLE } else { &READ_ONLY }, place.child(name)))
     }
 
@@ -158,11 +158,11 @@ impl Dynamic<Subject> for MapFiles {
         }
         let mut from = from.saturating_mul(PAGE);
         loop {
-            let found = regions(subject, from, AT_ONCE).unwrap_or_default();
+            let found = mappings(subject, from, AT_ONCE).unwrap_or_default();
             work::count(16);
-            for region in found.iter().filter(|region| region.start >= from && has_file(region)) {
-                let name = format!("{:x}-{:x}", region.start, region.end).into_bytes();
-                if !add(Item { key: region.start / PAGE, name, kind: S_IFLNK }) {
+            for mapping in found.iter().filter(|mapping| mapping.start >= from && has_file(mapping)) {
+                let name = format!("{:x}-{:x}", mapping.start, mapping.end).into_bytes();
+                if !add(Item { key: mapping.start / PAGE, name, kind: S_IFLNK }) {
                     return;
                 }
             }

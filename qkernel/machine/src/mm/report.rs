@@ -27,7 +27,7 @@ pub struct Pages {
 
 /// A mapping as it was when asked.
 #[derive(Clone)]
-pub struct Region {
+pub struct Mapping {
     pub start: u64,
     pub end: u64,
     pub prot: Prot,
@@ -41,18 +41,18 @@ pub struct Region {
 
 impl AddressSpace {
     /// Up to `most` mappings, in order, from the first on that ends above an address. The caller may sleep.
-    pub fn regions(&self, from: u64, most: usize, count_pages: bool) -> Result<Vec<Region>> {
+    pub fn mappings(&self, from: u64, most: usize, count_pages: bool) -> Result<Vec<Mapping>> {
         let mut space = self.lock();
         let space = &mut *space;
         let first = space.vmas.range(..=from).next_back().filter(|(_, vma)| vma.end > from);
         let first = first.map_or(from, |(start, _)| *start);
-        let mut regions: Vec<Region> = account::vec(most.min(space.vmas.len()))?;
+        let mut mappings: Vec<Mapping> = account::vec(most.min(space.vmas.len()))?;
         for vma in space.vmas.range(first..).map(|(_, vma)| vma).take(most) {
             let mut pages = Pages::default();
             if count_pages {
                 space.table.for_each(vma.start, vma.end, |_, entry| pages.count(*entry));
             }
-            regions.push(Region {
+            mappings.push(Mapping {
                 start: vma.start,
                 end: vma.end,
                 prot: vma.prot,
@@ -62,11 +62,11 @@ impl AddressSpace {
                 pages,
             });
         }
-        Ok(regions)
+        Ok(mappings)
     }
 
     /// Whether there is a mapping that ends above an address.
-    pub fn has_regions_from(&self, from: u64) -> bool {
+    pub fn has_mappings_from(&self, from: u64) -> bool {
         self.lock().vmas.values().next_back().is_some_and(|vma| vma.end > from)
     }
 }
