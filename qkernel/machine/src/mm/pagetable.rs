@@ -1,8 +1,10 @@
 //! 4-level page tables in the processor's format; the truth about user memory on both platforms.
 
+use abi::layout::WINDOW_PHYS;
 use abi::word::to_usize;
 
 use super::account;
+use super::frames::Frame;
 use super::page::{PAGE, PAGE_BYTES};
 use crate::arch::ring0;
 use crate::errno::{Errno, Result};
@@ -58,9 +60,44 @@ impl Entry {
         let present = if self.has(Self::KEPT) { 0 } else { Self::PRESENT };
         Self((self.0 & !Self::SWAPPED) | present)
     }
+    /// The region that its page is in, accessible or not, in memory or not. `None`: it holds no page.
+    #[inline]
+    pub const fn region(self) -> Option<Region> {
+        if self.holds_page() { Some(Region::of(self.phys())) } else { None }
+    }
+    /// The user frame that it refers to, accessible or not, in memory or not.
+    #[inline]
+    pub const fn frame(self) -> Option<Frame> {
+        match self.region() {
+            Some(Region::Frame(frame)) => Some(frame),
+            Some(Region::Window(_)) | None => None,
+        }
+    }
     /// Whether the page is a user frame (not a page of the file window).
     pub const fn is_frame(self) -> bool {
-        self.holds_page() && self.phys() < abi::layout::WINDOW_PHYS
+        self.frame().is_some()
+    }
+    /// The user frame of a swapped entry that becomes present with the frame's content: one whose mapping permits access.
+    #[inline]
+    pub const fn coming(self) -> Option<Frame> {
+        if self.has(Self::SWAPPED) && !self.has(Self::KEPT) { self.frame() } else { None }
+    }
+}
+
+/// A region of guest-physical space that entries show pages of, and the page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Region {
+    /// User memory: a frame, which the entry has a reference to.
+    Frame(Frame),
+    /// The file window: a guest-physical address there. Its page is the host's, and a copy of it may fail.
+    Window(u64),
+}
+
+impl Region {
+    /// The region of a guest-physical address that an entry leads to.
+    #[inline]
+    pub const fn of(phys: u64) -> Self {
+        if phys < WINDOW_PHYS { Self::Frame(Frame::containing(phys)) } else { Self::Window(phys) }
     }
 }
 
@@ -301,21 +338,81 @@ impl Drop for PageTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::layout::{USER_PHYS, WINDOW_PHYS_END};
 
     #[test]
     fn a_swapped_entry_keeps_all_but_presence() {
         let flags = Entry::PRESENT | Entry::WRITABLE | Entry::USER | Entry::DIRTY | Entry::NO_EXECUTE;
-        let entry = Entry::new(abi::layout::USER_PHYS + PAGE, flags);
+        let entry = Entry::new(USER_PHYS + PAGE, flags);
         let swapped = entry.swapped();
-        assert!(!swapped.has(Entry::PRESENT) && swapped.is_frame() && swapped.phys() == entry.phys());
+        assert!(!swapped.has(Entry::PRESENT) && swapped.frame().is_some() && swapped.phys() == entry.phys());
         assert_eq!(swapped.swapped(), swapped);
         assert_eq!(swapped.brought_in(), entry);
     }
 
     #[test]
     fn a_kept_entry_never_becomes_present() {
-        let kept = Entry::new(abi::layout::USER_PHYS, Entry::KEPT);
-        assert!(kept.swapped().is_frame());
+        let kept = Entry::new(USER_PHYS, Entry::KEPT);
+        assert!(kept.swapped().frame().is_some());
         assert_eq!(kept.swapped().brought_in(), kept);
+    }
+
+    /// Flags of each kind of entry that holds a page.
+    const KINDS: [u64; 8] = [
+        Entry::PRESENT | Entry::USER,
+        Entry::PRESENT | Entry::USER | Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY,
+        Entry::PRESENT | Entry::USER | Entry::NO_EXECUTE | Entry::MIRRORED,
+        Entry::PRESENT | Entry::USER | Entry::PATCHED,
+        Entry::KEPT,
+        Entry::KEPT | Entry::NO_EXECUTE | Entry::DIRTY,
+        Entry::SWAPPED | Entry::USER | Entry::WRITABLE | Entry::NO_EXECUTE,
+        Entry::SWAPPED | Entry::KEPT,
+    ];
+
+    #[test]
+    fn each_kind_of_entry_says_which_region_its_page_is_in() {
+        for flags in KINDS {
+            for phys in [USER_PHYS, USER_PHYS + 5 * PAGE, WINDOW_PHYS - PAGE] {
+                let (entry, frame) = (Entry::new(phys, flags), Frame::new(phys));
+                assert_eq!(entry.region(), Some(Region::Frame(frame)), "{entry:x?}");
+                assert_eq!(entry.frame(), Some(frame), "{entry:x?}");
+            }
+            for phys in [WINDOW_PHYS, WINDOW_PHYS + 5 * PAGE, WINDOW_PHYS_END - PAGE] {
+                let entry = Entry::new(phys, flags);
+                assert_eq!(entry.region(), Some(Region::Window(phys)), "{entry:x?}");
+                assert_eq!((entry.frame(), entry.coming()), (None, None), "{entry:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_without_a_page_is_in_no_region() {
+        for phys in [0, USER_PHYS, WINDOW_PHYS] {
+            for flags in [0, Entry::WRITABLE | Entry::USER, Entry::ACCESSED | Entry::DIRTY, Entry::MIRRORED] {
+                let entry = Entry::new(phys, flags);
+                assert_eq!((entry.region(), entry.frame(), entry.coming()), (None, None, None), "{entry:x?}");
+            }
+        }
+        assert_eq!(Entry::NONE.region(), None);
+    }
+
+    #[test]
+    fn swapped_entries_refer_to_their_frame_and_come_unless_forbidden() {
+        let frame = Frame::new(USER_PHYS + 7 * PAGE);
+        for flags in KINDS {
+            let swapped = Entry::new(frame.addr(), flags).swapped();
+            assert_eq!(swapped.frame(), Some(frame), "{swapped:x?}");
+            let comes = flags & Entry::KEPT == 0;
+            assert_eq!(swapped.coming(), comes.then_some(frame), "{swapped:x?}");
+            let here = swapped.brought_in();
+            assert_eq!((here.frame(), here.coming()), (Some(frame), None), "{here:x?}");
+        }
+    }
+
+    #[test]
+    fn addresses_inside_a_page_are_in_its_region() {
+        let frame = Frame::new(WINDOW_PHYS - PAGE);
+        assert_eq!(Region::of(WINDOW_PHYS - 1), Region::Frame(frame));
+        assert_eq!(Region::of(WINDOW_PHYS + 17), Region::Window(WINDOW_PHYS + 17));
     }
 }
