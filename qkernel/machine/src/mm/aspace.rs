@@ -17,7 +17,7 @@ use super::family::Family;
 use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
 use super::page::{Fault, PAGE};
-use super::pagetable::{Entry, PageTable};
+use super::pagetable::{Entry, PageTable, Region};
 use super::shown::Shown;
 use super::sites::{Hits, Sites};
 use super::vma::{VMA_BYTES, Vma, VmaFlags, mirror_prot};
@@ -198,12 +198,10 @@ impl AddressSpace {
     /// Marks the entries of the frames that `is_stored` as swapped, and forgets those of the file window. Nothing runs in
     /// it, and its mirror is dropped.
     pub fn swap_entries(&self, space: &mut Space, is_stored: impl Fn(Frame) -> bool) {
-        space.table.for_each(USER_MIN, USER_MAX, |_, entry| {
-            if entry.holds_page() && !entry.is_frame() {
-                *entry = Entry::NONE;
-            } else if entry.is_frame() && is_stored(Frame::new(entry.phys())) {
-                *entry = entry.swapped();
-            }
+        space.table.for_each(USER_MIN, USER_MAX, |_, entry| match entry.region() {
+            Some(Region::Frame(frame)) if is_stored(frame) => *entry = entry.swapped(),
+            Some(Region::Frame(_)) | None => {}
+            Some(Region::Window(_)) => *entry = Entry::NONE,
         });
         // Every CPU flushes before it runs here again (kvm).
         self.machine.change_generation();
@@ -418,6 +416,14 @@ fn may_be_seen(entry: Entry) -> bool {
     !platform::current().mirrors() || entry.has(Entry::MIRRORED)
 }
 
+/// How many pages an entry adds to the resident ones: 1 for a user frame.
+fn resident(entry: Entry) -> u64 {
+    match entry.region() {
+        Some(Region::Frame(_)) => 1,
+        Some(Region::Window(_)) | None => 0,
+    }
+}
+
 /// An address space that is released as by [`AddressSpace::release`]: whoever lets go of it may be the last.
 pub struct HeldSpace(ManuallyDrop<Arc<AddressSpace>>);
 
@@ -455,10 +461,9 @@ impl Drop for AddressSpace {
 impl Space {
     /// Calls `f` for each user frame mapped, in the order of addresses.
     pub fn for_each_frame(&mut self, mut f: impl FnMut(Frame)) {
-        self.table.for_each(USER_MIN, USER_MAX, |_, entry| {
-            if entry.is_frame() {
-                f(Frame::new(entry.phys()));
-            }
+        self.table.for_each(USER_MIN, USER_MAX, |_, entry| match entry.region() {
+            Some(Region::Frame(frame)) => f(frame),
+            Some(Region::Window(_)) | None => {}
         });
     }
 
@@ -493,14 +498,18 @@ impl Space {
         let Self { table, batch, freed, stale, resident_pages, .. } = self;
         table.for_each(start, end, |addr, entry| {
             debug_assert!(entry.has(Entry::PRESENT) || !entry.has(Entry::MIRRORED), "what is shown is there");
-            if entry.holds_page() {
+            if let Some(region) = entry.region() {
                 *stale |= may_be_seen(*entry);
                 if entry.has(Entry::MIRRORED) {
                     batch.push(MapOp { kind: MAP_OP_UNMAP, prot: 0, addr, len: PAGE, phys: 0 });
                 }
-                if entry.is_frame() {
-                    freed.push(Frame::new(entry.phys()));
-                    *resident_pages = resident_pages.saturating_sub(1);
+                match region {
+                    Region::Frame(frame) => {
+                        freed.push(frame);
+                        *resident_pages = resident_pages.saturating_sub(1);
+                    }
+                    // The chunk stays with the file's `HostFileMap`.
+                    Region::Window(_) => {}
                 }
             }
             *entry = Entry::NONE;
@@ -524,8 +533,8 @@ impl Space {
         }
         self.stale |= old.has(Entry::PRESENT) && may_be_seen(old);
         self.table.set(addr, entry)?;
-        self.resident_pages += u64::from(entry.is_frame());
-        self.resident_pages -= u64::from(old.is_frame()).min(self.resident_pages);
+        self.resident_pages += resident(entry);
+        self.resident_pages -= resident(old).min(self.resident_pages);
         self.resident_peak = self.resident_peak.max(self.resident_pages);
         Ok(())
     }

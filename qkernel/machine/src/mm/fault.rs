@@ -12,7 +12,7 @@ use super::commit;
 use super::frames::{self, Frame, FrameRef, FrameRun, SCARCE_FRAMES};
 use super::object::{MemoryObject, copy_page};
 use super::page::{Access, Fault, PAGE, PAGE_BYTES, page_down};
-use super::pagetable::Entry;
+use super::pagetable::{Entry, Region};
 use super::residency::{self, Residence};
 use super::swap_window::Extent;
 use super::touches;
@@ -72,11 +72,6 @@ impl AddressSpace {
         space.expect(touches);
         self.commit(&mut space);
     }
-}
-
-/// Whether the entry is one that becomes present with its content.
-fn comes(entry: &Entry) -> bool {
-    entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT)
 }
 
 /// The pages `[start, end)` a fault brought in, or looked at.
@@ -195,7 +190,7 @@ impl Space {
     /// Neighbours that are probed in this wake wait for their own fault.
     fn swap_in(&mut self, vma: &Vma, page: u64) -> Result<Around, Stop> {
         let extent = self.swap_extent(vma, page);
-        let frame = Frame::new(self.table.get(page).phys());
+        let Some(frame) = self.table.get(page).frame() else { return Err(Errno::EFAULT.into()) };
         if residency::residence(frame) != Residence::Resident {
             let (end, how) = if extent.is_scan() {
                 ((page + SCAN_PAGES * PAGE).min(extent.end), How::All)
@@ -211,10 +206,10 @@ impl Space {
         self.ahead(&extent).into_iter().for_each(|arrival| arrival.begin(How::Ahead));
         let (id, along) = (self.id, touches::Along::with(self.id, page));
         self.table.for_each(extent.start, extent.end, |addr, entry| {
-            let is_here = || !residency::is_swapped(Frame::new(entry.phys()));
-            if comes(entry) && (addr == page || along.includes(addr) && is_here()) {
+            let Some(frame) = entry.coming() else { return };
+            if addr == page || along.includes(addr) && !residency::is_swapped(frame) {
                 *entry = entry.brought_in();
-                touches::came(id, addr, Frame::new(entry.phys()), addr == page);
+                touches::came(id, addr, frame, addr == page);
             }
         });
         Ok((extent.start, extent.end))
@@ -232,9 +227,8 @@ impl Space {
     fn absent_frames(&mut self, start: u64, end: u64, page: u64) -> Vec<Frame> {
         let mut frames = Vec::new();
         self.table.for_each(start, end, |addr, entry| {
-            let frame = Frame::new(entry.phys());
-            if addr != page
-                && comes(entry)
+            if let Some(frame) = entry.coming()
+                && addr != page
                 && residency::residence(frame) == Residence::Absent
                 && frames.try_reserve(1).is_ok()
             {
@@ -256,22 +250,28 @@ impl Space {
 
     /// A write to a present page that isn't writable: copy it, or take it over if nobody else refers to it.
     pub(super) fn make_writable(&mut self, vma: &Vma, page: u64, entry: Entry) -> Result<(), Errno> {
-        if vma.is_shared() {
-            return self.install(page, Entry::new(entry.phys(), vma.entry_flags(true)));
-        }
-        if let Some(family) = self.family.as_ref().filter(|_| entry.is_frame()) {
-            family.note(page);
-        }
-        if entry.is_frame() && frames::is_exclusive(Frame::new(entry.phys())) {
-            self.take_over_around(vma, page);
-            return Ok(());
-        }
+        let region = entry.region().ok_or(Errno::EFAULT)?;
+        let left = match region {
+            // All who map the object write to its page.
+            Region::Frame(_) | Region::Window(_) if vma.is_shared() => {
+                return self.install(page, Entry::new(entry.phys(), vma.entry_flags(true)));
+            }
+            Region::Frame(frame) => {
+                if let Some(family) = &self.family {
+                    family.note(page);
+                }
+                if frames::is_exclusive(frame) {
+                    self.take_over_around(vma, page);
+                    return Ok(());
+                }
+                Some(frame)
+            }
+            Region::Window(_) => None,
+        };
         let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
-        copy_page(&copy, entry.phys())?;
+        copy_page(&copy, region)?;
         self.install_frame(page, copy, vma.entry_flags(true))?;
-        if entry.is_frame() {
-            self.freed.push(Frame::new(entry.phys()));
-        }
+        self.freed.extend(left);
         Ok(())
     }
 
@@ -282,8 +282,7 @@ impl Space {
         self.protect(start, end, |entry| {
             let ours = entry.has(Entry::PRESENT)
                 && !entry.has(Entry::WRITABLE)
-                && entry.is_frame()
-                && frames::is_exclusive(Frame::new(entry.phys()));
+                && entry.frame().is_some_and(frames::is_exclusive);
             if ours { Entry(entry.0 | Entry::WRITABLE) } else { entry }
         });
     }
@@ -397,7 +396,7 @@ impl Space {
         let (phys, _) = file.page(offset)?.ok_or(Errno::EIO)?;
         if !vma.is_shared() && access == Access::Write {
             let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
-            copy_page(&copy, phys)?;
+            copy_page(&copy, Region::Window(phys))?;
             self.install_frame(page, copy, vma.entry_flags(true))?;
             return Ok((page, page + PAGE));
         }

@@ -6,7 +6,7 @@
 use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
 use super::away::Stop;
-use super::frames::{self, Frame};
+use super::frames;
 use super::map::reprotect;
 use super::page::{Access, PAGE, page_down};
 use super::pagetable::Entry;
@@ -67,7 +67,7 @@ impl Space {
         if vma.object.is_some() {
             self.mark_own(vma);
         }
-        if entry.is_frame() && frames::is_exclusive(Frame::new(entry.phys())) {
+        if entry.frame().is_some_and(frames::is_exclusive) {
             return Ok(());
         }
         Ok(self.make_writable(vma, page, entry)?)

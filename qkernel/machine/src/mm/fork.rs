@@ -10,7 +10,7 @@ use super::commit;
 use super::family::Family;
 use super::frames::{self, Frame, FrameRef, SCARCE_FRAMES};
 use super::page::{Access, page_down};
-use super::pagetable::{Entry, PageTable};
+use super::pagetable::{Entry, PageTable, Region};
 use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use crate::errno::{Errno, Result};
 
@@ -43,7 +43,7 @@ impl AddressSpace {
             self.commit(&mut ours);
             result?;
             // Of what was written once, what has not been inherited is not to be there.
-            written.retain(|page| theirs.table.get(*page).is_frame());
+            written.retain(|page| theirs.table.get(*page).frame().is_some());
             // Before the parent can let go of an object: whoever looks for its mappings finds one of the two.
             theirs
                 .vmas
@@ -89,21 +89,26 @@ fn copy_space(ours: &mut Space, theirs: &mut Space, written: &[u64]) -> Result<(
         let child_table = &mut theirs.table;
         let mut shared = 0;
         ours.table.for_each(start, end, |addr, entry| {
-            // The child begins with the file's own pages.
-            if !entry.is_frame() || entry.has(Entry::PATCHED) || failed.is_some() {
-                return;
-            }
+            let frame = match entry.region() {
+                // The child begins with the file's own pages.
+                Some(Region::Frame(_)) if entry.has(Entry::PATCHED) || failed.is_some() => return,
+                Some(Region::Frame(frame)) => frame,
+                // The child's own faults show the file's pages.
+                Some(Region::Window(_)) | None => return,
+            };
             let is_copied = is_written && entry.has(Entry::PRESENT) && written.contains(&addr);
             let writable = Entry(entry.0 | Entry::WRITABLE);
-            let copied = is_copied && copy_frame(child_table, addr, writable, run.next()).is_ok();
-            failed = if copied { None } else { share_frame(child_table, addr, *entry).err() };
+            let copied = is_copied && copy_frame(child_table, addr, frame, writable, run.next()).is_ok();
+            failed = if copied { None } else { share_frame(child_table, addr, frame, *entry).err() };
             shared += 1;
         });
         theirs.resident_pages += shared;
         theirs.resident_peak = theirs.resident_pages;
-        ours.protect(start, end, |entry| {
-            let is_ours = entry.is_frame() && frames::is_exclusive(Frame::new(entry.phys()));
-            if entry.is_frame() && !is_ours { Entry(entry.0 & !Entry::WRITABLE) } else { entry }
+        ours.protect(start, end, |entry| match entry.region() {
+            Some(Region::Frame(frame)) if frames::is_exclusive(frame) => entry,
+            Some(Region::Frame(_)) => Entry(entry.0 & !Entry::WRITABLE),
+            // The child has no reference to it, so no write has to be caught.
+            Some(Region::Window(_)) | None => entry,
         });
         if let Some(error) = failed {
             return Err(error);
@@ -112,21 +117,25 @@ fn copy_space(ours: &mut Space, theirs: &mut Space, written: &[u64]) -> Result<(
     Ok(())
 }
 
-/// Gives the child a read-only reference to the frame, or a copy when the frame has too many references.
-fn share_frame(table: &mut PageTable, addr: u64, entry: Entry) -> Result<()> {
-    let frame = Frame::new(entry.phys());
+/// Gives the child a read-only reference to the entry's frame, or a copy when the frame has too many references.
+fn share_frame(table: &mut PageTable, addr: u64, frame: Frame, entry: Entry) -> Result<()> {
     let clean = entry.0 & !(Entry::WRITABLE | Entry::MIRRORED);
     if let Ok(shared) = FrameRef::share(frame) {
         table.set(addr, Entry(clean))?;
         shared.keep();
         return Ok(());
     }
-    copy_frame(table, addr, Entry(clean), None)
+    copy_frame(table, addr, frame, Entry(clean), None)
 }
 
-/// Gives the child a copy of the frame, in another one if there is one for it.
-fn copy_frame(table: &mut PageTable, addr: u64, entry: Entry, to: Option<FrameRef>) -> Result<()> {
-    let frame = Frame::new(entry.phys());
+/// Gives the child a copy of the entry's frame, in another one if there is one for it.
+fn copy_frame(
+    table: &mut PageTable,
+    addr: u64,
+    frame: Frame,
+    entry: Entry,
+    to: Option<FrameRef>,
+) -> Result<()> {
     let clean = entry.0 & !Entry::MIRRORED;
     arrival::ensure(frame);
     let copy = to.or_else(frames::alloc_any).ok_or(Errno::ENOMEM)?;

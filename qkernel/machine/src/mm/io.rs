@@ -1,7 +1,6 @@
 //! The memory side of reads and writes: user buffers (vectored) or kernel buffers.
 
 use abi::hostcall::{SEGMENTS_MAX, Segment};
-use abi::layout::WINDOW_PHYS;
 use abi::word::to_usize;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,6 +10,7 @@ use super::aspace::{AddressSpace, Space};
 use super::away::{Away, Stop};
 use super::frames::Frame;
 use super::page::{Access, PAGE_BYTES};
+use super::pagetable::Region;
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::platform;
@@ -405,9 +405,12 @@ impl SegmentList {
                 Err(Stop::Away(away)) => return Err(Obstacle::Away(away)),
                 Err(_) => return Err(Obstacle::Fault),
             };
+            match Region::of(phys) {
+                Region::Frame(_) => {}
+                Region::Window(_) => return Err(Obstacle::Copy),
+            }
             let full = self.segments.len() as u64 == SEGMENTS_MAX;
             match self.segments.last_mut() {
-                _ if phys >= WINDOW_PHYS => return Err(Obstacle::Copy),
                 Some(last) if last.phys + last.len == phys => last.len += part as u64,
                 _ if full => return Err(Obstacle::Copy),
                 _ => self.segments.push(Segment { phys, len: part as u64 }),

@@ -80,8 +80,7 @@ impl AddressSpace {
         let Some(mut queued) = self.mirror.try_lock() else { return false };
         for page in pages {
             let entry = space.table.get(page);
-            let comes = entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
-            if comes && !is_absent(Frame::new(entry.phys())) {
+            if entry.coming().is_some_and(|frame| !is_absent(frame)) {
                 space.show(page, entry.brought_in());
             }
         }

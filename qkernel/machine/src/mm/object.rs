@@ -17,6 +17,7 @@ use super::io::IoBuf;
 use super::mappers::Mappers;
 use super::page::{PAGE, PAGE_BYTES};
 use super::pages::Pages;
+use super::pagetable::Region;
 use super::quota::Quota;
 use super::residency;
 use super::window::{self, HostFileMap};
@@ -513,10 +514,12 @@ impl Drop for PageStore {
 }
 
 /// Copies one page of an object into a fresh frame (the private copy of a file page).
-pub fn copy_page(to: &FrameRef, from_phys: u64) -> Result<()> {
-    if from_phys >= abi::layout::WINDOW_PHYS {
-        return window::copy(to.addr(), from_phys, 4096);
+pub fn copy_page(to: &FrameRef, from: Region) -> Result<()> {
+    match from {
+        Region::Frame(frame) => {
+            frames::copy(to.frame(), frame);
+            Ok(())
+        }
+        Region::Window(phys) => window::copy(to.addr(), phys, 4096),
     }
-    frames::copy(to.frame(), Frame::new(from_phys));
-    Ok(())
 }

@@ -73,10 +73,6 @@ impl Entry {
             Some(Region::Window(_)) | None => None,
         }
     }
-    /// Whether the page is a user frame (not a page of the file window).
-    pub const fn is_frame(self) -> bool {
-        self.frame().is_some()
-    }
     /// The user frame of a swapped entry that becomes present with the frame's content: one whose mapping permits access.
     #[inline]
     pub const fn coming(self) -> Option<Frame> {

@@ -10,7 +10,7 @@ use super::account;
 use super::aspace::{AddressSpace, Space};
 use super::away::Stop;
 use super::fault::own_copy;
-use super::frames::{self, Frame, FrameRef};
+use super::frames::{self, FrameRef};
 use super::object::MemoryObject;
 use super::page::{Access, PAGE, page_down};
 use super::pagetable::Entry;
@@ -127,10 +127,8 @@ impl Space {
             }
             let mut is = [0; READ_BYTES.len()];
             let len = is.len().min(to_usize(PAGE - at % PAGE));
-            if !entry.has(Entry::PRESENT) || !entry.is_frame() {
-                continue;
-            }
-            read_frame(entry.phys() + at % PAGE, &mut is[..len]);
+            let Some(frame) = entry.frame().filter(|_| entry.has(Entry::PRESENT)) else { continue };
+            read_frame(frame.addr() + at % PAGE, &mut is[..len]);
             if is.starts_with(&site.jump()) {
                 regs.rip = if self.sites.has_slots { site.goes_on() } else { site.call_end() };
                 if calls {
@@ -157,14 +155,15 @@ impl Space {
         let Some(MemoryObject::Host(file)) = &vma.object else { return Ok(()) };
         let entry = self.table.get(page);
         let may = !vma.is_shared() && vma.prot.contains(Prot::EXEC) && !vma.prot.contains(Prot::WRITE);
-        let is_here = entry.has(Entry::PRESENT) && entry.is_frame() && !entry.has(Entry::WRITABLE);
+        let is_here = entry.has(Entry::PRESENT) && !entry.has(Entry::WRITABLE);
+        let Some(frame) = entry.frame().filter(|_| may && is_here) else { return Ok(()) };
         let index = vma.object_offset(page) / PAGE;
-        let is_files = file.copies().is_some_and(|copies| copies.shows(index, Frame::new(entry.phys())));
-        if !may || !is_here || !(entry.has(Entry::PATCHED) || is_files) {
+        let is_files = file.copies().is_some_and(|copies| copies.shows(index, frame));
+        if !(entry.has(Entry::PATCHED) || is_files) {
             return Ok(());
         }
         let mut content = account::filled(0_u8, to_usize(PAGE))?;
-        read_frame(entry.phys(), &mut content);
+        read_frame(frame.addr(), &mut content);
         let Some((at, kind)) = Site::find(&content, to_usize(end - page), number) else { return Ok(()) };
         let at = page + at as u64;
         let known = self.sites.by_address.get(&at).copied().filter(|site| site.kind == kind);
@@ -175,10 +174,10 @@ impl Space {
                 None => return Ok(()),
             },
         };
-        let copy = own_copy(&FrameRef::share(Frame::new(entry.phys()))?)?;
+        let copy = own_copy(&FrameRef::share(frame)?)?;
         write_frame(copy.addr() + at % PAGE, &site.jump());
         self.install_frame(page, copy, vma.entry_flags(false) | Entry::PATCHED)?;
-        self.freed.push(Frame::new(entry.phys()));
+        self.freed.push(frame);
         if !entry.has(Entry::PATCHED) {
             stats::count_patched_page();
         }
@@ -199,7 +198,9 @@ impl Space {
             self.install_frame(page, frame, Entry::PRESENT | Entry::USER)?;
         }
         self.fault(page, Access::Read)?;
-        let phys = self.table.get(page).phys();
+        // The kernel writes to the page without a write fault, so it has to be a frame.
+        let Some(frame) = self.table.get(page).frame() else { return Ok(None) };
+        let phys = frame.addr();
         let back = page + READ_SLOT * SLOT_BYTES;
         write_frame(phys, &STUB_TEXT.to_le_bytes());
         if kind == Kind::Read {

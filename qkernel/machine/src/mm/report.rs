@@ -7,7 +7,7 @@ use super::aspace::AddressSpace;
 use super::frames::{self, Frame};
 use super::object::MemoryObject;
 use super::page::PAGE;
-use super::pagetable::Entry;
+use super::pagetable::{Entry, Region};
 use super::vma::{Prot, Vma, VmaFlags};
 use crate::errno::Result;
 use abi::word::to_usize;
@@ -96,21 +96,13 @@ impl AddressSpace {
 }
 
 fn page_word(vma: &Vma, addr: u64, entry: Entry) -> u64 {
-    if !entry.holds_page() {
-        return 0;
-    }
-    let frame = Frame::new(entry.phys());
-    let index = vma.object_offset(addr) / PAGE;
-    let is_files = match &vma.object {
-        None => false,
-        Some(_) if vma.is_shared() || !entry.is_frame() => true,
-        Some(MemoryObject::Host(file)) => file.copies().is_some_and(|copies| copies.shows(index, frame)),
-        Some(MemoryObject::Store(store)) => {
-            store.frame_in_memory(index).is_some_and(|shown| shown.frame() == frame)
-        }
+    let (is_files, is_exclusive) = match entry.region() {
+        None => return 0,
+        Some(Region::Frame(frame)) => (is_objects(vma, addr, frame), frames::is_exclusive(frame)),
+        Some(Region::Window(_)) => (vma.object.is_some(), false),
     };
     let mut word = if entry.has(Entry::SWAPPED) { MAP_SWAPPED } else { MAP_PRESENT };
-    if entry.is_frame() && frames::is_exclusive(frame) {
+    if is_exclusive {
         word |= MAP_EXCLUSIVE;
     }
     if is_files {
@@ -119,18 +111,27 @@ fn page_word(vma: &Vma, addr: u64, entry: Entry) -> u64 {
     word
 }
 
+/// Whether the frame that a mapping shows at an address is its object's, and not the mapping's own.
+fn is_objects(vma: &Vma, addr: u64, frame: Frame) -> bool {
+    let index = vma.object_offset(addr) / PAGE;
+    match &vma.object {
+        None => false,
+        Some(_) if vma.is_shared() => true,
+        Some(MemoryObject::Host(file)) => file.copies().is_some_and(|copies| copies.shows(index, frame)),
+        Some(MemoryObject::Store(store)) => {
+            store.frame_in_memory(index).is_some_and(|shown| shown.frame() == frame)
+        }
+    }
+}
+
 impl Pages {
     fn count(&mut self, entry: Entry) {
-        if entry.has(Entry::SWAPPED) {
-            self.swapped += 1;
-        } else if entry.is_frame() {
-            if frames::is_exclusive(Frame::new(entry.phys())) {
-                self.own += 1;
-            } else {
-                self.shared += 1;
-            }
-        } else if entry.holds_page() {
-            self.file += 1;
+        match entry.region() {
+            Some(_) if entry.has(Entry::SWAPPED) => self.swapped += 1,
+            Some(Region::Frame(frame)) if frames::is_exclusive(frame) => self.own += 1,
+            Some(Region::Frame(_)) => self.shared += 1,
+            Some(Region::Window(_)) => self.file += 1,
+            None => {}
         }
     }
 

@@ -2,18 +2,19 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::account;
 use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
 use super::away::Stop;
 use super::page::{Access, page_down};
+use super::pagetable::Region;
 use super::window;
 use crate::arch;
 use crate::config::PATH_MAX;
 use crate::errno::{Errno, Result};
 use crate::platform;
-use abi::layout::WINDOW_PHYS;
 use abi::word::to_usize;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -104,34 +105,33 @@ impl UserMemory {
     }
 
     /// The word at `addr` as an atomic, for futexes: `f` gets a reference into the frame, which stays mapped meanwhile.
-    pub fn with_atomic<R>(
-        &self,
-        addr: UserAddr,
-        write: bool,
-        f: impl FnOnce(&core::sync::atomic::AtomicU32) -> R,
-    ) -> Result<R> {
+    pub fn with_atomic<R>(&self, addr: UserAddr, write: bool, f: impl FnOnce(&AtomicU32) -> R) -> Result<R> {
         if !addr.is_aligned(4) {
             return Err(Errno::EINVAL);
         }
         let access = if write { Access::Write } else { Access::Read };
         self.aspace.with_page(addr, access, |phys| {
-            if phys >= WINDOW_PHYS {
-                // A word of a mapped host file: fault-free only through the host.
-                let mut word = 0u32;
-                window::copy(platform::phys_of(&raw const word), phys, 4)?;
-                let atomic = core::sync::atomic::AtomicU32::new(word);
-                let result = f(&atomic);
-                let after = atomic.load(core::sync::atomic::Ordering::SeqCst);
-                if after != word {
-                    word = after;
-                    window::copy(phys, platform::phys_of(&raw const word), 4)?;
-                }
-                return Ok(result);
+            match Region::of(phys) {
+                // SAFETY: the address is aligned, inside one frame of user memory, which stays mapped under the lock.
+                Region::Frame(_) => Ok(f(unsafe { &*platform::ptr::<AtomicU32>(phys) })),
+                Region::Window(phys) => with_window_word(phys, f),
             }
-            // SAFETY: the address is aligned, inside one frame of user memory, which stays mapped under the lock.
-            Ok(f(unsafe { &*platform::ptr::<core::sync::atomic::AtomicU32>(phys) }))
         })
     }
+}
+
+/// Calls `f` with a copy of a word of a mapped host file, and writes it back if it changed: fault-free only through the host.
+fn with_window_word<R>(phys: u64, f: impl FnOnce(&AtomicU32) -> R) -> Result<R> {
+    let mut word = 0u32;
+    window::copy(platform::phys_of(&raw const word), phys, 4)?;
+    let atomic = AtomicU32::new(word);
+    let result = f(&atomic);
+    let after = atomic.load(Ordering::SeqCst);
+    if after != word {
+        word = after;
+        window::copy(phys, platform::phys_of(&raw const word), 4)?;
+    }
+    Ok(result)
 }
 
 impl AddressSpace {
@@ -164,12 +164,14 @@ impl AddressSpace {
         self.walk_by(addr, len, Access::Read, reach, |phys, done, len| {
             // SAFETY: `done + len` never exceeds the length.
             let to = unsafe { base.add(done) };
-            if phys >= WINDOW_PHYS {
-                return window::copy(platform::phys_of(to), phys, len);
+            match Region::of(phys) {
+                Region::Frame(_) => {
+                    // SAFETY: `len` bytes of a user frame through the linear map; kernel memory doesn't overlap user frames.
+                    unsafe { arch::copy_bytes(to, platform::ptr::<u8>(phys), len) };
+                    Ok(())
+                }
+                Region::Window(phys) => window::copy(platform::phys_of(to), phys, len),
             }
-            // SAFETY: `len` bytes of a user frame through the linear map; kernel memory doesn't overlap user frames.
-            unsafe { arch::copy_bytes(to, platform::ptr::<u8>(phys), len) };
-            Ok(())
         })
     }
 
@@ -202,12 +204,14 @@ impl AddressSpace {
         self.walk_by(addr, len, Access::Write, reach, |phys, done, len| {
             // SAFETY: `done + len` never exceeds the length.
             let from = unsafe { base.add(done) };
-            if phys >= WINDOW_PHYS {
-                return window::copy(phys, platform::phys_of(from), len);
+            match Region::of(phys) {
+                Region::Frame(_) => {
+                    // SAFETY: as in `copy_in`.
+                    unsafe { arch::copy_bytes(platform::ptr::<u8>(phys), from, len) };
+                    Ok(())
+                }
+                Region::Window(phys) => window::copy(phys, platform::phys_of(from), len),
             }
-            // SAFETY: as in `copy_in`.
-            unsafe { arch::copy_bytes(platform::ptr::<u8>(phys), from, len) };
-            Ok(())
         })
     }
 

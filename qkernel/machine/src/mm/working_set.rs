@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::arrival;
 use super::aspace::{AddressSpace, Space};
-use super::frames::{self, Frame};
+use super::frames;
+use super::pagetable::Region;
 use super::residency;
 use super::touches::{self, NO_SPACE};
 use crate::mutex::MutexGuard;
@@ -50,7 +51,10 @@ pub fn next(
             return Some(touch.frame).filter(|frame| here(*frame));
         }
         let entry = locked.get(*by_id.get(&touch.space)?)?.entry(touch.page);
-        frames::index(Frame::new(entry.phys())).filter(|frame| entry.is_frame() && here(*frame))
+        match entry.region()? {
+            Region::Frame(frame) => frames::index(frame).filter(|frame| here(*frame)),
+            Region::Window(_) => None,
+        }
     };
     touches::next(now)
 }
