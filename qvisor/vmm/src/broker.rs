@@ -13,6 +13,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::descriptor_passing::{receive_now, send};
 use crate::errno::Errno;
+use crate::host_paths::HostPaths;
 use crate::ids::{Extent, IdMaps};
 use crate::lock::{Mutex, Rank};
 use crate::{footprint, process, sys};
@@ -110,7 +111,7 @@ struct Asking {
 impl Broker {
     /// Forks it. `mounts`: those whose sockets it takes ([`mount_of_root`]); `maps`: what the ids of programs are on the host, if
     /// they are not the same. Only before any thread is started, and before the process gives up the host.
-    pub fn start(mounts: Vec<u64>, maps: Option<&IdMaps>) -> io::Result<Self> {
+    pub fn start(_: &HostPaths, mounts: Vec<u64>, maps: Option<&IdMaps>) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let (mut is_ready, ready) = io::pipe()?;
         let vmm = process::id();

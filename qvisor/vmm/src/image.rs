@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 
 use abi::layout::{KERNEL_IMAGE_PHYS, PAGE_SIZE};
 
+use crate::host_paths::HostPaths;
 use crate::memory::{MemoryError, SandboxMemory};
 
 /// The kernel this VMM was built with, on pages of its own.
@@ -28,7 +29,7 @@ pub struct ImageFile {
 impl ImageFile {
     /// The program's own file, if [`KERNEL`] is mapped from it and it can be opened.
     #[must_use]
-    pub fn of_the_kernel() -> Option<Self> {
+    pub fn of_the_kernel(_: &HostPaths) -> Option<Self> {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let at = KERNEL.as_ptr() as u64;
         let number = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -305,7 +306,8 @@ mod tests {
 
     #[test]
     fn a_mapped_image_is_the_same_as_a_copied_one() {
-        let file = ImageFile::of_the_kernel().expect("the test's own program holds the kernel");
+        let file = ImageFile::of_the_kernel(&HostPaths::of_new_process())
+            .expect("the test's own program holds the kernel");
         let (copied, mapped) = (memory(), memory());
         let image = load(KERNEL, None, &copied, 0x1000, false).unwrap();
         let mut of_file = load(KERNEL, Some(&file), &mapped, 0x1000, false).unwrap();

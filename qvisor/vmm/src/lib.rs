@@ -17,6 +17,7 @@ pub mod footprint;
 pub mod futex;
 pub mod guest_memory;
 pub mod hibernate;
+pub mod host_paths;
 pub mod hostcall;
 pub mod ids;
 pub mod image;

@@ -17,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::directory::Directory;
+use crate::host_paths::HostPaths;
 use crate::jail::{IdMap, Propagation, cover};
 
 pub use table::{MountBelow, mounts_below};
@@ -85,13 +86,14 @@ pub struct View {
 }
 
 /// Opens a sandbox's own directory for its changes.
-pub fn layer(path: &Path) -> Result<Directory, MountError> {
+pub fn layer(_: &HostPaths, path: &Path) -> Result<Directory, MountError> {
     Directory::open(path).map_err(|source| MountError::Layer { path: path.to_owned(), source })
 }
 
 /// Makes the views of `root` and of the mounts below it, the root first, parents before children, with the sandbox's changes in
 /// `layer`. With an id mapping every view is shown through it, or none is; no path leads to `layer` then.
 pub fn copy_on_write(
+    _: &HostPaths,
     root: &Path,
     layer: &Directory,
     id_map: Option<IdMap<'_>>,
@@ -217,7 +219,7 @@ impl Composer<'_> {
 
 /// Opens a volume: a copy of the mount it lies on, without the mounts below it, or the node itself where the host lets
 /// us make no mounts. With an id mapping, files that the guest's root makes are the host's root's.
-pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountError> {
+pub fn volume(_: &HostPaths, volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountError> {
     let failed = |source| MountError::Volume { path: volume.source.clone(), source };
     let source = fs::canonicalize(&volume.source).map_err(failed)?;
     let fd = match (clone_tree(&source, volume.read_only, id_map), id_map) {
@@ -233,6 +235,7 @@ pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountE
 /// Opens one of [`mounts_below`], which is writable, while those below it, which cover what it has there, are read-only. Whoever may
 /// write to the directory may have moved what is in it since: no link is followed, and it is the same mount or an error.
 pub fn open_mount_below(
+    _: &HostPaths,
     directory: &Path,
     mount: &MountBelow,
     id_map: Option<IdMap<'_>>,
@@ -254,6 +257,7 @@ pub fn open_mount_below(
 /// below it if `recursive`, or the node itself where the host lets us make no mounts. With an id mapping it is shown
 /// through that, or not at all ([`MountError::Unmapped`]).
 pub fn open_tree(
+    _: &HostPaths,
     path: &Path,
     read_only: bool,
     recursive: bool,

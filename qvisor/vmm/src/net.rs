@@ -7,6 +7,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::host_paths::HostPaths;
+
 /// `ioctl` that answers the `CLONE_NEW*` flag of a namespace's kind.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 
@@ -68,7 +70,7 @@ pub enum NetError {
 }
 
 /// Moves this process into the network. Only while it has a single thread, after it entered its user namespace.
-pub fn enter(network: &Network) -> Result<Owner, NetError> {
+pub fn enter(_: &HostPaths, network: &Network) -> Result<Owner, NetError> {
     match network {
         Network::Host => Ok(Owner::Host),
         Network::None => {
@@ -137,6 +139,10 @@ fn raise_loopback() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn enter(network: &Network) -> Result<Owner, NetError> {
+        super::enter(&HostPaths::of_new_process(), network)
+    }
 
     #[test]
     fn a_namespace_is_entered_by_its_path() {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use vmm::boot::BootSpec;
 use vmm::companions::Companions;
 use vmm::exec_relay::VIEWS_MAX;
+use vmm::host_paths::HostPaths;
 use vmm::jail::{self, Users};
 use vmm::mounts::View;
 use vmm::pod_place;
@@ -53,7 +54,7 @@ pub struct KeeperPlan {
 /// The keeper, from its fork to its end. `parent` is the front end.
 #[allow(unsafe_code)]
 pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
-    vmm_process::begin(c"dormouse-keeper", parent);
+    let host = vmm_process::begin(c"dormouse-keeper", parent);
     let Inherited { channel, listener, lock, companions, console, preserved } = inherited;
     process::leave_session();
     let early = plan.cgroups.join().and_then(|()| console.map_or(Ok(()), process::take_terminal));
@@ -66,6 +67,7 @@ pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
     };
     let Some(vmm) = more.pop() else { process::exit_now(1) };
     let keeper = Keeper {
+        host,
         bundle,
         place,
         vmm_pid,
@@ -92,6 +94,7 @@ pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
 
 /// A keeper whose container has not begun.
 struct Keeper {
+    host: HostPaths,
     bundle: Bundle,
     place: String,
     vmm_pid: i32,
@@ -113,15 +116,16 @@ impl Keeper {
         // That of the pod, which the container's own has been found to be; and its names and IPC.
         process::enter_namespaces_of(self.vmm.as_fd()).map_err(VmmError::PodSocket)?;
         jail::begin_apart(container.propagation())?;
-        sysctl::write(&container.sysctls)?;
-        set_oom_score(container.oom_score_adj)?;
+        sysctl::write(&self.host, &container.sysctls)?;
+        set_oom_score(&self.host, container.oom_score_adj)?;
         if let Some(score) = container.oom_score_adj {
             // Its memory is the VMM's.
             oom_score::raise(self.vmm_pid, score);
         }
         std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
         let (views, mut boot) = self.show_files()?;
-        let leash = begin_leash(&container.boot.args, false, self.companions.take(), &self.channel)?;
+        let (program, companions) = (&container.boot.args, self.companions.take());
+        let leash = begin_leash(&self.host, program, false, companions, &self.channel)?;
         let state = OciState { pid: leash.pid(), ..self.bundle.state.clone() };
         hooks::run("createContainer", container.hooks.create_container().as_deref(), &state)?;
         let mut streams = streams::open_standard(container.terminal).map_err(VmmError::Prepare)?;
@@ -135,7 +139,7 @@ impl Keeper {
         let terminal = Terminal::new(io::stdin().as_fd()).filter(|_| container.terminal);
         drop((streams, views));
         process::close_streams();
-        jail::leave_host_apart()?;
+        jail::leave_host_apart(self.host)?;
         if !process::die_with_parent(self.parent) {
             process::exit_now(1);
         }
@@ -150,7 +154,7 @@ impl Keeper {
         let users = Users::of_process(self.vmm_pid).map_err(VmmError::PodPlace)?;
         let mut boot = container.boot.clone();
         let (mut views, mut mounts) = (Vec::new(), Vec::new());
-        for piece in files::bundle_tree(container, &users)? {
+        for piece in files::bundle_tree(&self.host, container, &users)? {
             match piece {
                 Piece::Kernel(mount) => mounts.push(mount),
                 Piece::Host(view, kind, flags) => {

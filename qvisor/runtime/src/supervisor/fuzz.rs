@@ -7,6 +7,7 @@ use std::sync::Arc;
 use abi::hostcall::{REPORT_IDLE, REPORT_READY, REPORT_RESUMED, REPORT_WAKE_EVENT};
 use vmm::exec_relay::EXECS_MAX;
 use vmm::hibernate::{Hibernation, SwapPlan};
+use vmm::host_paths::HostPaths;
 use vmm::hostcall::events::EventQueue;
 
 use super::Supervisor;
@@ -55,7 +56,7 @@ pub fn play(input: &[u8]) {
     let (Some(first), Ok((channel, _front))) = (input.byte(), UnixStream::pair()) else { return };
     let hibernation = match first & 1 {
         0 => Hibernation::none(),
-        _ => Hibernation::open(&plan).unwrap_or_else(|_| Hibernation::none()),
+        _ => Hibernation::open(&HostPaths::of_new_process(), &plan).unwrap_or_else(|_| Hibernation::none()),
     };
     let events = Arc::new(EventQueue::new());
     let supervisor =

@@ -16,6 +16,7 @@ use testdir::TempDir;
 use vmm::boot::BootSpec;
 use vmm::exec_relay::ExecReport;
 use vmm::hibernate::{ExecProbe, Hibernation, SwapPlan};
+use vmm::host_paths::HostPaths;
 use vmm::hostcall::events::EventQueue;
 use vmm::limits::ContainerLimits;
 
@@ -63,7 +64,11 @@ impl World {
     fn with(can_hibernate: bool, pause_hibernates: bool) -> Self {
         let dir = TempDir::new();
         let plan = SwapPlan { dir: Some(dir.path().to_owned()), ..SwapPlan::default() };
-        let hibernation = if can_hibernate { Hibernation::open(&plan).unwrap() } else { Hibernation::none() };
+        let hibernation = if can_hibernate {
+            Hibernation::open(&HostPaths::of_new_process(), &plan).unwrap()
+        } else {
+            Hibernation::none()
+        };
         let events = Arc::new(EventQueue::new());
         let (channel, front) = UnixStream::pair().unwrap();
         let supervisor =

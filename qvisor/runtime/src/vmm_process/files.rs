@@ -12,6 +12,7 @@ use vmm::broker;
 use vmm::directory::Directory;
 use vmm::errno::Errno;
 use vmm::exec_relay::VIEWS_MAX;
+use vmm::host_paths::HostPaths;
 use vmm::hostcall::host_io::HostIo;
 use vmm::ids::IdMaps;
 use vmm::jail::landlock::Use;
@@ -39,33 +40,35 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
 /// Where programs look for their control group. The directory is sysfs's.
 const CGROUP_MOUNT: &[u8] = b"/sys/fs/cgroup";
 
-/// The boot records with their files, and descriptors and mounts that the VMM needs beside them.
-pub(super) struct Prepared {
-    pub(super) boot: BootSpec,
+/// Descriptors and mounts that the VMM needs beside the boot records.
+pub(super) struct Opened {
     /// The trees that show mounts which the host makes later.
     pub(super) following: Vec<OwnedFd>,
     /// The mounts that the volumes are.
     pub(super) volumes: Vec<u64>,
 }
 
-/// Opens everything, and fills in the boot records. Ids are mapped unless a file system cannot show them so.
-pub(super) fn prepare(
+/// Opens the sandbox's files, and fills in their boot records. Ids are mapped unless a file system cannot show them so.
+pub(super) fn open(
+    host: &HostPaths,
     plan: &Plan,
+    boot: &mut BootSpec,
     preserved: Preserved,
     io: &HostIo,
     users: &mut Users,
-) -> Result<Prepared, VmmError> {
-    let mut boot = plan.boot.clone();
+) -> Result<Opened, VmmError> {
     boot.streams = streams(plan, preserved, io)?;
     let tree = match &plan.tree {
         Tree::CopyOnWrite { root, layer, volumes, hidden } => {
-            let layer = mounts::layer(layer)?;
-            open_mapped(plan, users, |users| copy_on_write(root, &layer, volumes, hidden, users))?
+            let layer = mounts::layer(host, layer)?;
+            open_mapped(plan, users, |users| copy_on_write(host, root, &layer, volumes, hidden, users))?
         }
-        Tree::Bundle(bundle) => open_mapped(plan, users, |users| bundle_tree(&bundle.container, users))?,
+        Tree::Bundle(bundle) => {
+            open_mapped(plan, users, |users| bundle_tree(host, &bundle.container, users))?
+        }
     };
     if let (Tree::Bundle(_), Some(Piece::Host(root, ..))) = (&plan.tree, tree.first()) {
-        add_home(&mut boot, &Accounts::read(&root.fd));
+        add_home(boot, &Accounts::read(&root.fd));
     }
     let following = following(plan, &tree)?;
     let is_named = |view: &View| match &plan.tree {
@@ -79,7 +82,7 @@ pub(super) fn prepare(
     });
     let volumes = volumes.collect();
     boot.mounts = tree.into_iter().map(|piece| piece.adopt(io)).collect::<Result<_, _>>()?;
-    Ok(Prepared { boot, following, volumes })
+    Ok(Opened { following, volumes })
 }
 
 /// Opens the sandbox's files; without mapped ids if a file system cannot show them so, and nobody has asked for that.
@@ -172,6 +175,7 @@ fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmEr
 
 /// A view of the host, with the kernel's own file systems in their usual places.
 fn copy_on_write(
+    host: &HostPaths,
     root: &Path,
     layer: &Directory,
     volumes: &[Volume],
@@ -179,9 +183,9 @@ fn copy_on_write(
     users: &Users,
 ) -> Result<Vec<Piece>, MountError> {
     let (id_map, owner) = (users.id_map(), users.file_owner());
-    let mut views = mounts::copy_on_write(root, layer, id_map)?;
+    let mut views = mounts::copy_on_write(host, root, layer, id_map)?;
     for volume in volumes {
-        let view = mounts::volume(volume, id_map)?;
+        let view = mounts::volume(host, volume, id_map)?;
         let is_dir = is_directory(view.fd.as_fd());
         make_target(&views, &view.path, is_dir, owner);
         views.retain(|other| other.path != view.path);
@@ -212,10 +216,14 @@ fn copy_on_write(
 }
 
 /// The root file system of a bundle itself, and the mounts in their order.
-pub(crate) fn bundle_tree(container: &ContainerSpec, users: &Users) -> Result<Vec<Piece>, MountError> {
+pub(crate) fn bundle_tree(
+    host: &HostPaths,
+    container: &ContainerSpec,
+    users: &Users,
+) -> Result<Vec<Piece>, MountError> {
     let (id_map, owner) = (users.id_map(), users.file_owner());
     let read_only = container.root_read_only;
-    let fd = mounts::open_tree(&container.root, read_only, true, id_map)?;
+    let fd = mounts::open_tree(host, &container.root, read_only, true, id_map)?;
     let root = View { fd, path: "/".into(), read_only, shared: true, is_volume: false, lower: None };
     let mut pieces = vec![Piece::Host(root, "dormouse", 0)];
     let of_host = container.mounts.iter().filter(|plan| matches!(plan.source, Source::Host { .. })).count();
@@ -234,29 +242,22 @@ pub(crate) fn bundle_tree(container: &ContainerSpec, users: &Users) -> Result<Ve
         match &plan.source {
             Source::Host { path, recursive } => {
                 let read_only = plan.flags & MOUNT_READ_ONLY != 0;
-                let own_map = own_map(plan, users)?;
+                let own_map = own_map(host, plan, users)?;
                 let map = own_map.as_ref().map(|namespace| IdMap { namespace: namespace.as_fd() });
-                let fd = mounts::open_tree(path, read_only, *recursive, map.or(id_map))?;
+                let fd = mounts::open_tree(host, path, read_only, *recursive, map.or(id_map))?;
                 make_target(views, &plan.path, is_directory(fd.as_fd()), owner);
-                let view = View {
-                    fd,
-                    path: plan.path.clone(),
-                    read_only,
-                    shared: true,
-                    is_volume: true,
-                    lower: None,
-                };
+                let view = view_of_mount(fd, plan.path.clone(), read_only);
                 pieces.push(Piece::Host(view, "bind", plan.flags));
-                let below = writable_below(plan);
+                let below = writable_below(host, plan);
                 if below.len() <= more {
                     more -= below.len();
                     let flags = plan.flags & !MOUNT_READ_ONLY;
                     for mount in below {
                         // One that has gone, or cannot be copied, stays what it is in the view above: read-only.
-                        let Ok(fd) = mounts::open_mount_below(path, &mount, map.or(id_map)) else { continue };
-                        let path = plan.path.join(&mount.path);
-                        let view =
-                            View { fd, path, read_only: false, shared: true, is_volume: true, lower: None };
+                        let Ok(fd) = mounts::open_mount_below(host, path, &mount, map.or(id_map)) else {
+                            continue;
+                        };
+                        let view = view_of_mount(fd, plan.path.join(&mount.path), false);
                         pieces.push(Piece::Host(view, "bind", flags));
                     }
                 }
@@ -272,14 +273,19 @@ pub(crate) fn bundle_tree(container: &ContainerSpec, users: &Users) -> Result<Ve
     Ok(pieces)
 }
 
+/// The view of a mount of the host's files that a bundle asks for.
+fn view_of_mount(fd: OwnedFd, path: PathBuf, read_only: bool) -> View {
+    View { fd, path, read_only, shared: true, is_volume: true, lower: None }
+}
+
 /// The mounts below a read-only one that are not read-only themselves: as with runc, `ro` counts for the mount alone and `rro` for
 /// those below as well. Where there are too many, or where mounts come and go with the host's, all below is read-only.
-fn writable_below(plan: &MountPlan) -> Vec<MountBelow> {
+fn writable_below(host: &HostPaths, plan: &MountPlan) -> Vec<MountBelow> {
     let Source::Host { path, recursive: true } = &plan.source else { return Vec::new() };
     if plan.flags & MOUNT_READ_ONLY == 0 || plan.read_only_below || plan.follows_host {
         return Vec::new();
     }
-    let mut below = mounts::mounts_below(path);
+    let mut below = mounts::mounts_below(host, path);
     below.retain(|mount| !mount.read_only);
     below
 }
@@ -304,8 +310,8 @@ pub(crate) fn propagation_of(view: &View, container: &ContainerSpec) -> Propagat
 }
 
 /// The user namespace of a mount whose ids the bundle maps.
-fn own_map(plan: &MountPlan, users: &Users) -> Result<Option<OwnedFd>, MountError> {
-    let make = |maps: &IdMaps| jail::namespace_of_mounts(maps, users.base());
+fn own_map(host: &HostPaths, plan: &MountPlan, users: &Users) -> Result<Option<OwnedFd>, MountError> {
+    let make = |maps: &IdMaps| jail::namespace_of_mounts(host, maps, users.base());
     let made = plan.id_maps.as_ref().map(make).transpose();
     made.map_err(|source| MountError::Bind { path: plan.path.clone(), source })
 }

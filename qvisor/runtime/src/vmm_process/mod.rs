@@ -19,6 +19,7 @@ use vmm::broker::Broker;
 use vmm::companions::Companions;
 use vmm::footprint;
 use vmm::hibernate::Hibernation;
+use vmm::host_paths::HostPaths;
 use vmm::hostcall::events::EventQueue;
 use vmm::hostcall::host_io::HostIo;
 use vmm::hostcall::quota::Quota;
@@ -61,7 +62,7 @@ const IGNORED: &[i32] = &[
 /// The VMM process, from its fork to its end. `parent` is the front end.
 #[allow(unsafe_code)]
 pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
-    begin(c"dormouse-vmm", parent);
+    let host = begin(c"dormouse-vmm", parent);
     let Inherited { channel, listener, lock, companions, console, preserved } = inherited;
     let early = || -> io::Result<()> {
         if let Tree::Bundle(_) = &plan.tree {
@@ -78,15 +79,16 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let channel = Arc::new(channel);
     let result = early
         .map_err(VmmError::Prepare)
-        .and_then(|()| run(&plan, &channel, listener, companions, preserved, parent));
+        .and_then(|()| run(host, &plan, &channel, listener, companions, preserved, parent));
     // An error that comes later is reported by the supervisor.
     let Err(error) = result;
     let _ = control::send(&channel, &Report::Failed { message: error.to_string(), code: None });
     process::exit_now(0)
 }
 
-/// The first steps of a process that was forked by the front end `parent`, and ends with it for now.
-pub(crate) fn begin(name: &CStr, parent: i32) {
+/// The first steps of a process that was forked by the front end `parent`, and ends with it for now. It has its front end's
+/// right to the host's files.
+pub(crate) fn begin(name: &CStr, parent: i32) -> HostPaths {
     process::set_name(name);
     if !process::die_with_parent(parent) {
         process::exit_now(1);
@@ -94,6 +96,7 @@ pub(crate) fn begin(name: &CStr, parent: i32) {
     process::ignore_signals(IGNORED);
     process::unblock_signals();
     footprint::keep_heap_small();
+    HostPaths::of_new_process()
 }
 
 /// The inherited descriptors that stay open.
@@ -154,7 +157,7 @@ fn propagation(plan: &Plan) -> Propagation {
 /// Opens the tables of the sockets in a container's network, which the programs of a network see, whosesoever the sockets are.
 /// In one of the sandbox's own there are no others. A command's sandbox gets none: it is in the caller's network unless told
 /// otherwise, and sees its own sockets alone.
-fn net_tables(plan: &Plan, io: &HostIo) -> Result<Vec<(&'static str, u32)>, VmmError> {
+fn net_tables(_: &HostPaths, plan: &Plan, io: &HostIo) -> Result<Vec<(&'static str, u32)>, VmmError> {
     if plan.network == Network::None || matches!(plan.tree, Tree::CopyOnWrite { .. }) {
         return Ok(Vec::new());
     }
@@ -167,6 +170,7 @@ fn net_tables(plan: &Plan, io: &HostIo) -> Result<Vec<(&'static str, u32)>, VmmE
 
 /// Makes the sandbox and runs it. Returns when it could not be made.
 fn run(
+    host: HostPaths,
     plan: &Plan,
     channel: &Arc<UnixStream>,
     listener: UnixListener,
@@ -175,33 +179,34 @@ fn run(
     parent: i32,
 ) -> Result<std::convert::Infallible, VmmError> {
     let events = Arc::new(EventQueue::new());
-    let hibernation = Hibernation::open(&plan.swap)?;
-    let mut users = Users::enter_namespaces(plan.userns, id_maps(plan), propagation(plan))?;
-    let network_owner = net::enter(&plan.network)?;
+    let hibernation = Hibernation::open(&host, &plan.swap)?;
+    let mut users = Users::enter_namespaces(&host, plan.userns, id_maps(plan), propagation(plan))?;
+    let network_owner = net::enter(&host, &plan.network)?;
     net::belongs_to(&plan.network, network_owner);
     // With its working directory at `/`, a child in this mount namespace (the leash) leaves the host's root together
     // with the VMM.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
-    let leash = make_leash(plan, companions, channel)?;
-    let io = host_io(plan, &users, &events)?;
-    let files::Prepared { mut boot, following, volumes } = files::prepare(plan, preserved, &io, &mut users)?;
-    if plan.host_uds && !volumes.is_empty() {
-        io.set_broker(Broker::start(volumes, id_maps(plan)).map_err(VmmError::Prepare)?);
+    let leash = make_leash(&host, plan, companions, channel)?;
+    let io = host_io(&host, plan, &users, &events)?;
+    let mut boot = plan.boot.clone();
+    let opened = files::open(&host, plan, &mut boot, preserved, &io, &mut users)?;
+    if plan.host_uds && !opened.volumes.is_empty() {
+        io.set_broker(Broker::start(&host, opened.volumes, id_maps(plan)).map_err(VmmError::Prepare)?);
     }
-    boot.sysctls = sysctl::read(&plan.network, network_owner, asked_sysctls(plan));
-    boot.net_tables = net_tables(plan, &io)?;
+    boot.sysctls = sysctl::read(&host, &plan.network, network_owner, asked_sysctls(plan));
+    boot.net_tables = net_tables(&host, plan, &io)?;
     if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
         let state = OciState { pid: leash.pid(), ..bundle.state.clone() };
         hooks::run("createContainer", bundle.container.hooks.create_container().as_deref(), &state)?;
     }
-    let device = open_device(plan.platform)?;
-    let kernel_file = ImageFile::of_the_kernel().map(Arc::new);
+    let device = open_device(&host, plan.platform)?;
+    let kernel_file = ImageFile::of_the_kernel(&host).map(Arc::new);
     let ids_are_mapped = users.hide_hosts_root();
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
     let _ = (vmm::cpu::host_flags(), vmm::platform::folios::policy());
-    jail::enter(users, &following, plan.is_pod)?;
-    drop(following);
+    jail::enter(host, users, &opened.following, plan.is_pod)?;
+    drop(opened.following);
     if let Some(bounds) = plan.bounds.as_ref().filter(|_| !plan.cgroups.count_processes()) {
         // Counted in the user namespace of these ids, so only this sandbox's own count (Linux 5.14).
         process::limit_processes(bounds.processes(plan.cpus)).map_err(VmmError::Prepare)?;
@@ -244,9 +249,14 @@ fn run_to_end(boot: &BootSpec, platform: Platform, sandbox: Arc<Sandbox>, superv
 }
 
 /// The sandbox's way to the host's files, with the quota of a command.
-fn host_io(plan: &Plan, users: &Users, events: &Arc<EventQueue>) -> Result<HostIo, VmmError> {
+fn host_io(
+    host: &HostPaths,
+    plan: &Plan,
+    users: &Users,
+    events: &Arc<EventQueue>,
+) -> Result<HostIo, VmmError> {
     let sink = Arc::clone(events);
-    let proc = jail::proc_directory(users).map_err(|error| VmmError::HostIo(error.into()))?;
+    let proc = jail::proc_directory(host, users).map_err(|error| VmmError::HostIo(error.into()))?;
     let io =
         HostIo::with_proc(Arc::new(move |event| sink.post(event)), proc.as_fd()).map_err(VmmError::HostIo)?;
     drop(proc);
@@ -258,15 +268,16 @@ fn host_io(plan: &Plan, users: &Users, events: &Arc<EventQueue>) -> Result<HostI
 
 /// Makes the leash of a container, or of a command that has one.
 fn make_leash(
+    host: &HostPaths,
     plan: &Plan,
     companions: Option<Companions>,
     channel: &Arc<UnixStream>,
 ) -> Result<Option<Leash>, VmmError> {
     match &plan.tree {
-        Tree::Bundle(bundle) => begin_container(bundle, plan, companions, channel).map(Some),
+        Tree::Bundle(bundle) => begin_container(host, bundle, plan, companions, channel).map(Some),
         // In a group of its own, which a shell's orders to its job do not reach.
         Tree::CopyOnWrite { .. } if plan.has_leash => {
-            begin_leash(&plan.boot.args, true, None, channel).map(Some)
+            begin_leash(host, &plan.boot.args, true, None, channel).map(Some)
         }
         Tree::CopyOnWrite { .. } => Ok(None),
     }
@@ -280,7 +291,7 @@ fn asked_sysctls(plan: &Plan) -> &[(String, String)] {
     }
 }
 
-fn open_device(platform: Platform) -> Result<Option<kvm::Device>, VmmError> {
+fn open_device(_: &HostPaths, platform: Platform) -> Result<Option<kvm::Device>, VmmError> {
     match platform {
         Platform::Kvm => {
             let device = kvm::Device::open();
@@ -356,22 +367,23 @@ fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>
 /// Prepares a container while the VMM is still part of the host: settings of its network, its leash, and the hooks that
 /// the front end runs meanwhile.
 fn begin_container(
+    host: &HostPaths,
     bundle: &Bundle,
     plan: &Plan,
     companions: Option<Companions>,
     channel: &Arc<UnixStream>,
 ) -> Result<Leash, VmmError> {
-    sysctl::write(&bundle.container.sysctls)?;
+    sysctl::write(host, &bundle.container.sysctls)?;
     // Containers of a pod may name this namespace for their host name.
     process::set_host_name(&bundle.container.boot.hostname);
     // A pod's first container is to outlive all others, whose memory is the VMM's as well.
     let score = bundle.container.oom_score_adj.map(|score| if plan.is_pod { score.max(0) } else { score });
-    set_oom_score(score)?;
-    begin_leash(&plan.boot.args, false, companions, channel)
+    set_oom_score(host, score)?;
+    begin_leash(host, &plan.boot.args, false, companions, channel)
 }
 
 /// How likely the host ends this process and its children when memory is short, if a bundle says so.
-pub(crate) fn set_oom_score(score: Option<i32>) -> Result<(), VmmError> {
+pub(crate) fn set_oom_score(_: &HostPaths, score: Option<i32>) -> Result<(), VmmError> {
     let Some(score) = score else { return Ok(()) };
     std::fs::write("/proc/self/oom_score_adj", score.to_string())
         .map_err(|source| VmmError::OomScore { score, source })
@@ -379,6 +391,7 @@ pub(crate) fn set_oom_score(score: Option<i32>) -> Result<(), VmmError> {
 
 /// Makes the leash, and waits until the front end has done what it does with the leash's pid.
 pub(crate) fn begin_leash(
+    _: &HostPaths,
     program: &[Vec<u8>],
     leads_group: bool,
     companions: Option<Companions>,

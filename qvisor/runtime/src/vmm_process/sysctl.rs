@@ -8,6 +8,7 @@ use std::io::Read;
 use std::path::Path;
 
 use abi::sysctl::{DEVICES, NET, OWN, PING_GROUP_RANGE, UNPRIVILEGED_PORT_START, VALUE_MAX};
+use vmm::host_paths::HostPaths;
 use vmm::net::{self, Network, Owner};
 
 use super::error::VmmError;
@@ -20,7 +21,7 @@ const OPENED: [(&str, &str); 2] = [(PING_GROUP_RANGE, "0 2147483646"), (UNPRIVIL
 const DEFAULTS: [(&str, &str); 2] = [(PING_GROUP_RANGE, "1 0"), (UNPRIVILEGED_PORT_START, "1024")];
 
 /// Applies settings by their names below `/proc/sys`.
-pub(crate) fn write(settings: &[(String, String)]) -> Result<(), VmmError> {
+pub(crate) fn write(_: &HostPaths, settings: &[(String, String)]) -> Result<(), VmmError> {
     for (name, value) in settings {
         fs::write(Path::new(ROOT).join(name), value)
             .map_err(|source| VmmError::Sysctl { name: name.replace('/', "."), source })?;
@@ -33,7 +34,12 @@ pub(crate) fn write(settings: &[(String, String)]) -> Result<(), VmmError> {
 /// In a network of containers the VMM opens low ports and pings to itself, as it has no privilege there: the sandbox's
 /// kernel decides who may. It shows what was asked, or Linux's defaults. A network by path that has others' settings
 /// of these keeps them, and they are shown.
-pub(super) fn read(network: &Network, owner: Owner, asked: &[(String, String)]) -> Vec<(String, Vec<u8>)> {
+pub(super) fn read(
+    _: &HostPaths,
+    network: &Network,
+    owner: Owner,
+    asked: &[(String, String)],
+) -> Vec<(String, Vec<u8>)> {
     let is_asked = |name: &str| asked.iter().any(|(asked, _)| asked == name);
     let opens = owner == Owner::Container
         && (*network == Network::None || DEFAULTS.iter().all(has) || has(&OPENED[0]));

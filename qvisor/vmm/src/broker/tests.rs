@@ -51,7 +51,7 @@ fn nodes_of_the_mounts_are_connected_to_and_no_others() {
     std::fs::write(dir.path().join("file"), "").unwrap();
     let mount = sys::statx_mount(node(&path).as_fd()).unwrap().stx_mnt_id;
     let us = process::effective_user();
-    let broker = Broker::start(vec![mount], None).unwrap();
+    let broker = Broker::start(&HostPaths::of_new_process(), vec![mount], None).unwrap();
     let mut ours = UnixStream::from(broker.connect(node(&path).as_fd(), libc::SOCK_STREAM, ids(us)).unwrap());
     let (mut theirs, _) = listener.accept().unwrap();
     ours.write_all(b"hello").unwrap();
@@ -71,11 +71,11 @@ fn nodes_of_the_mounts_are_connected_to_and_no_others() {
         let (theirs, _) = listener.accept().unwrap();
         assert_eq!(process::peer_user(&theirs).unwrap(), 1234);
     }
-    let elsewhere = Broker::start(vec![mount + 1], None).unwrap();
+    let elsewhere = Broker::start(&HostPaths::of_new_process(), vec![mount + 1], None).unwrap();
     let error = elsewhere.connect(node(&path).as_fd(), libc::SOCK_STREAM, ids(us)).unwrap_err();
     assert_eq!(error, Errno(libc::ECONNREFUSED));
     for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
-        let broker = Broker::start(vec![mount], None).unwrap();
+        let broker = Broker::start(&HostPaths::of_new_process(), vec![mount], None).unwrap();
         let ask = |kind| broker.connect(node(&path).as_fd(), kind, ids(us));
         assert_eq!(ask(kind).unwrap_err(), Errno(libc::ECONNREFUSED));
         assert!(ask(libc::SOCK_STREAM).is_err(), "who asks for such a thing is not answered again");
@@ -92,7 +92,7 @@ fn it_ends_with_its_vmm() {
     let (mut told, tells) = io::pipe().unwrap();
     // Stands for a VMM that has broken the rules.
     if process::fork().unwrap().is_none() {
-        let broker = Broker::start(vec![mount], None).unwrap();
+        let broker = Broker::start(&HostPaths::of_new_process(), vec![mount], None).unwrap();
         let _ = broker.connect(node(&path).as_fd(), libc::SOCK_STREAM, ids(1234));
         let held = broker.asking.lock();
         let socket = &held.as_ref().unwrap().socket;

@@ -29,6 +29,7 @@ pub use self::plan::{
 };
 use self::settling::Settling;
 pub use self::timers::{TimerWake, Timers};
+use crate::host_paths::HostPaths;
 use crate::lock::{Guard, Mutex, Rank, RwLock};
 use crate::memory::SandboxMemory;
 
@@ -162,7 +163,7 @@ impl std::fmt::Debug for Hibernation {
 impl Hibernation {
     /// Makes the home of a sandbox's pages, for the process that calls this alone. If it was not asked for, the sandbox may go
     /// without; an accelerator is asked for.
-    pub fn open(plan: &SwapPlan) -> Result<Self, HomeError> {
+    pub fn open(_: &HostPaths, plan: &SwapPlan) -> Result<Self, HomeError> {
         let engine = accelerator::open(plan.packing.codec)?;
         let home = match plan::open_home(plan, engine) {
             Err(error) if plan.dir.is_some() => return Err(error.into()),

@@ -18,7 +18,7 @@ const REQUEST: u64 = 0x9000;
 fn begin() -> (SandboxMemory, Hibernation) {
     let memory = SandboxMemory::new(Platform::Kvm, 16 << 20, 4 << 20).unwrap();
     let plan = SwapPlan { dir: Some(std::env::temp_dir()), ..SwapPlan::default() };
-    (memory, Hibernation::open(&plan).unwrap())
+    (memory, Hibernation::open(&HostPaths::of_new_process(), &plan).unwrap())
 }
 
 fn phys(id: PageId) -> u64 {

@@ -36,6 +36,7 @@ pub use self::syscalls::{RULES, Rule};
 pub use self::users::{
     IdMap, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, namespace_of_mounts, own_id, proc_directory,
 };
+use crate::host_paths::HostPaths;
 
 /// For a process that stands for a container beside a VMM: mounts of its own, which nobody else sees, and which see mounts of
 /// the host that are made later if asked to. Only before any thread is started.
@@ -46,7 +47,7 @@ pub fn begin_apart(propagation: Propagation) -> Result<(), JailError> {
 
 /// Completes [`begin_apart`] later: an empty root takes the host's place for this process and its children, and it
 /// takes on a user that nobody else is.
-pub fn leave_host_apart() -> Result<(), JailError> {
+pub fn leave_host_apart(_host: HostPaths) -> Result<(), JailError> {
     root::leave_host(&[], false)?;
     users::become_own();
     Ok(())
@@ -55,7 +56,7 @@ pub fn leave_host_apart() -> Result<(), JailError> {
 /// Steps 3 to 5. Afterwards the process has no way to the host but its open descriptors, and the mounts in `kept`, which
 /// lie in its root ([`root::leave_host`]). The calling thread is the only one; its signal at the parent's death must be asked
 /// for again.
-pub fn enter(users: Users, kept: &[OwnedFd], is_pod: bool) -> Result<(), JailError> {
+pub fn enter(_host: HostPaths, users: Users, kept: &[OwnedFd], is_pod: bool) -> Result<(), JailError> {
     root::leave_host(kept, is_pod)?;
     let ids_differ = users.ids_differ();
     users.become_nobody()?;

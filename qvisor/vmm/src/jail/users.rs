@@ -20,6 +20,7 @@ use std::str::FromStr;
 use super::privileges;
 use super::root::{Propagation, leave_chroot, set_propagation};
 use super::step::{JailError, step};
+use crate::host_paths::HostPaths;
 use crate::ids::{Extent, IdMaps, OWN_IDS};
 
 /// The guest's id 0 on the host when ids are mapped.
@@ -82,7 +83,7 @@ const _: () = assert!(IdMaps::INSIDE_MAX < PROOF_USER_INSIDE);
 const _: () = assert!(*OWN_IDS.start() == PROOF_USER && *OWN_IDS.end() == OWN_BASE + (1 << 22));
 
 /// A user namespace for mounts: an id on disk becomes its id on the host plus `base`.
-pub fn namespace_of_mounts(maps: &IdMaps, base: u32) -> io::Result<OwnedFd> {
+pub fn namespace_of_mounts(_: &HostPaths, maps: &IdMaps, base: u32) -> io::Result<OwnedFd> {
     let lines = |extents: &[Extent]| -> io::Result<String> {
         let line = |extent: &Extent| {
             let host = extent.host.checked_add(base).filter(|_| !extent.has_own_ids(base));
@@ -119,6 +120,7 @@ impl Users {
     ///
     /// `given`: the user namespace that a bundle describes, which then counts instead of what is `wanted`.
     pub fn enter_namespaces(
+        _: &HostPaths,
         wanted: UserNamespace,
         given: Option<&IdMaps>,
         propagation: Propagation,
@@ -391,7 +393,7 @@ fn take_namespace(child: i32, ready: &mut impl io::Read, users: &str, groups: &s
 
 /// A directory of `/proc` that shows this sandbox's own processes and nothing else of the host, where the host can make
 /// one: a walk up from a descriptor of it finds no other process and no switch of the kernel's.
-pub fn proc_directory(users: &Users) -> io::Result<OwnedFd> {
+pub fn proc_directory(_: &HostPaths, users: &Users) -> io::Result<OwnedFd> {
     own_proc(users.is_separate()).or_else(|_| {
         use std::os::unix::fs::OpenOptionsExt;
         let flags = libc::O_PATH | libc::O_DIRECTORY;

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::c_path;
+use crate::host_paths::HostPaths;
 
 /// File systems that hold no files of their own, or that an overlay cannot hold: not shown to a sandbox.
 const LEFT_OUT: &[&str] = &[
@@ -46,7 +47,7 @@ pub struct MountBelow {
 
 /// The mounts of files below a directory, parents before children. Those of which the host's kernel makes up the files are not
 /// among them.
-pub fn mounts_below(directory: &Path) -> Vec<MountBelow> {
+pub fn mounts_below(_: &HostPaths, directory: &Path) -> Vec<MountBelow> {
     let Ok(directory) = fs::canonicalize(directory) else { return Vec::new() };
     let below = |(path, mount): (PathBuf, Mounted)| {
         let path = path.strip_prefix(&directory).ok()?.to_owned();

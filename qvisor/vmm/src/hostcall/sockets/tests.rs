@@ -9,6 +9,7 @@ use super::super::testing::Bench;
 use super::allow;
 use crate::errno::Errno;
 use crate::guest_memory::GuestBox;
+use crate::host_paths::HostPaths;
 
 const INET: u64 = libc::AF_INET as u64;
 const STREAM: u64 = libc::SOCK_STREAM as u64;
@@ -321,7 +322,9 @@ fn connections_of_the_host_name_no_other_place() {
     assert_eq!(connect(node, STREAM, 2), neg(libc::ECONNREFUSED), "there is no broker");
     let file = bench.io.files().get(u32::try_from(node).unwrap()).unwrap();
     let mount = crate::sys::statx_mount(std::os::fd::AsFd::as_fd(&*file)).unwrap().stx_mnt_id;
-    bench.io.set_broker(crate::broker::Broker::start(vec![mount], None).unwrap());
+    bench
+        .io
+        .set_broker(crate::broker::Broker::start(&HostPaths::of_new_process(), vec![mount], None).unwrap());
     for (kind, count) in
         [(libc::SOCK_RAW as u64, 2), (DGRAM, 2), (STREAM, 1), (STREAM, 0), (STREAM, 35), (STREAM, u64::MAX)]
     {
