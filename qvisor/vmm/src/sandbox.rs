@@ -18,7 +18,7 @@ use crate::hibernate::stats::{self, Cycles, KernelPlace, Stats};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::host_io::HostIo;
 use crate::image::{self, ImageError, ImageFile, LoadedImage};
-use crate::jail::JailError;
+use crate::jail::{JailError, Seal};
 use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
 use crate::platform::kvm::{self, Kvm};
@@ -89,9 +89,6 @@ pub struct SandboxConfig {
     pub patience: Duration,
     /// `/dev/kvm`, if no path leads to it any more.
     pub device: Option<kvm::Device>,
-    /// Called when all is ready, right before the kernel runs: gives up everything the sandbox does not need. Threads
-    /// that are started later inherit the calling thread's restrictions.
-    pub seal: Option<fn(Platform) -> Result<(), JailError>>,
 }
 
 impl SandboxConfig {
@@ -113,7 +110,6 @@ impl SandboxConfig {
             execs: Arc::default(),
             patience: PATIENCE,
             device: None,
-            seal: None,
         }
     }
 }
@@ -242,8 +238,8 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Boots the kernel and waits for its end; the result is the first process's wait status. Called once.
-    pub fn run(self: &Arc<Self>, spec: &BootSpec) -> Result<u32, SandboxError> {
+    /// Loads the kernel, and writes what it gets to know. Called once.
+    pub fn load(self: &Arc<Self>, spec: &BootSpec) -> Result<Loaded, SandboxError> {
         let linear_base = self.machine.linear_base();
         let protect = self.config.platform == Platform::Systrap;
         let image = image::load(
@@ -265,14 +261,22 @@ impl Sandbox {
             xsave: self.machine.xsave(),
         };
         boot::write(&self.memory, spec, &machine)?;
-        if let Some(seal) = self.config.seal {
-            seal(self.config.platform)?;
-        }
+        Ok(Loaded { sandbox: Arc::clone(self), image })
+    }
+
+    /// Boots a kernel in a process that is in no jail, for tests with kernels of their own; else as [`Loaded::run`].
+    pub fn run_without_jail(self: &Arc<Self>, spec: &BootSpec) -> Result<u32, SandboxError> {
+        let Loaded { image, .. } = self.load(spec)?;
+        self.run_cpus(&image)
+    }
+
+    fn run_cpus(self: &Arc<Self>, image: &LoadedImage) -> Result<u32, SandboxError> {
         self.lock_end().cpus_left = self.cpus.count();
         let mut threads = Vec::new();
         for cpu in 0..self.cpus.count() {
             let sandbox = Arc::clone(self);
-            let body = move || sandbox.cpu_thread(cpu, image.entry);
+            let entry = image.entry;
+            let body = move || sandbox.cpu_thread(cpu, entry);
             match std::thread::Builder::new().name(format!("vcpu{cpu}")).spawn(body) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
@@ -281,7 +285,7 @@ impl Sandbox {
                 }
             }
         }
-        match self.wait_for_end(threads, &image) {
+        match self.wait_for_end(threads, image) {
             Outcome::Exited(status) => Ok(status),
             Outcome::Panicked(text) => Err(SandboxError::Panicked(text)),
             Outcome::Stuck(text) => Err(SandboxError::Stuck(text)),
@@ -405,6 +409,21 @@ impl Sandbox {
     /// Passes a line to the log.
     pub fn log(&self, level: u32, text: &str) {
         (self.config.log)(level, text);
+    }
+}
+
+/// A sandbox whose kernel lies in its memory, and has not run yet.
+#[derive(Debug)]
+pub struct Loaded {
+    sandbox: Arc<Sandbox>,
+    image: LoadedImage,
+}
+
+impl Loaded {
+    /// Boots the kernel and waits for its end; the result is the first process's wait status. The kernel's calls are the
+    /// guest's, so this asks for the seal. The vCPUs' threads inherit the calling thread's restrictions.
+    pub fn run(self, _: &Seal) -> Result<u32, SandboxError> {
+        self.sandbox.run_cpus(&self.image)
     }
 }
 

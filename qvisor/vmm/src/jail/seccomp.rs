@@ -17,9 +17,14 @@ fn failed(error: impl std::fmt::Display) -> JailError {
     JailError::Filter(error.to_string())
 }
 
+/// The proof that this process's system calls are filtered: only [`seal`] makes one, and nothing takes a filter away.
+/// A function that reads what an attacker may have written asks for it.
+#[derive(Debug)]
+pub struct Seal(());
+
 /// Installs the filter for every thread of the process, present and future. The last step before the kernel runs: it
 /// cannot be undone.
-pub fn seal(platform: Platform) -> Result<(), JailError> {
+pub fn seal(platform: Platform) -> Result<Seal, JailError> {
     let rules = RULES.iter().enumerate().filter(|(index, _)| !is_left_out(*index)).map(|(_, rule)| rule);
     let rules = rules.filter(|rule| rule.platform.is_none_or(|only| only == platform));
     let allowed = compile(rules, SeccompAction::Allow, forbidden_action())?;
@@ -31,7 +36,7 @@ pub fn seal(platform: Platform) -> Result<(), JailError> {
     seccompiler::apply_filter_all_threads(&allowed).map_err(failed)?;
     #[cfg(debug_assertions)]
     super::trial::run();
-    Ok(())
+    Ok(Seal(()))
 }
 
 /// The filter of calls that answer `ENOSYS`; a filter has one action for all the calls it lists. The C library then
