@@ -19,9 +19,9 @@ use crate::fs::inode::{
     AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stat,
 };
 use machine::errno::{Errno, Result};
-use machine::host_fact::HostFact;
 use machine::mm::account;
 use machine::sched::work;
+use machine::sync::Once;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
 
@@ -94,8 +94,8 @@ pub trait Context: Clone + Send + Sync + 'static {
 
 /// When the sandbox started, near enough.
 fn start_time_ns() -> i64 {
-    static START: HostFact<i64> = HostFact::unknown();
-    *START.learn(|| machine::time::realtime_ns().cast_signed())
+    static START: Once<i64> = Once::new();
+    *START.call_once(|| machine::time::realtime_ns().cast_signed())
 }
 
 /// Text being made. `write!` to it returns no error: once there is no room for something, all that follows is dropped, the next

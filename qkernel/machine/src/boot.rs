@@ -85,10 +85,11 @@ pub unsafe fn init(boot: &BootInfo) {
 /// # Safety
 /// Called once under each VMM, on the first CPU before others have begun, with kernel memory as it was when the scheduler was frozen.
 pub unsafe fn revive(boot: &BootInfo) {
+    let fits = platform::fits(boot);
     platform::init(boot);
     log::set_level(boot.log_level);
-    if boot.version != abi::ABI_VERSION {
-        host::die("the VMM speaks another version of the interface");
+    if boot.version != abi::ABI_VERSION || !fits {
+        host::die("the VMM or its processor is another than this kernel began with");
     }
     // SAFETY: the caller's promise.
     unsafe { platform::current().init_cpu(boot, 0) };

@@ -18,9 +18,7 @@ pub(super) fn set(boot: &BootInfo, spec: &mut Spec) {
     syscall::table::set_strace(boot.strace != 0);
     copies::share_files(boot.share_files != 0);
     sites::patch(boot.patch_calls != 0 && platform::current().mirrors());
-    if let Some(flags) = spec.cpu_flags.take() {
-        cpuinfo::set_host_flags(flags);
-    }
+    cpuinfo::set_host_flags(spec.cpu_flags.take());
     settings::take(core::mem::take(&mut spec.sysctls));
     host_tables::take(core::mem::take(&mut spec.net_tables));
     let [ahead_ns, grid_ns] = spec.timers;

@@ -114,7 +114,7 @@ impl Readiness {
         self.counts.store(counts, Ordering::Relaxed);
     }
 
-    pub(super) fn counts(&self) -> bool {
+    pub fn counts(&self) -> bool {
         self.counts.load(Ordering::Relaxed)
     }
 

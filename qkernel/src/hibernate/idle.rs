@@ -239,7 +239,8 @@ pub fn rest() {
     }
 }
 
-/// From now on the sandbox hibernates by itself as the settings say. Called once, at boot.
+/// From now on the sandbox hibernates by itself as the settings say. Called once under each VMM; where one says nothing, what the former said
+/// holds.
 pub fn set(settings: Settings) {
     if settings.timeout_ns != 0 {
         if !settings.ignored.is_empty() {

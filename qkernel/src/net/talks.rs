@@ -25,7 +25,7 @@ static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// Accepted connections that are not quiet.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
-/// When the last one became quiet (monotonic); 0: none has.
+/// When the last one that counts became quiet (monotonic); 0: none has.
 static ENDED_NS: AtomicU64 = AtomicU64::new(0);
 static ALL: SpinLock<BTreeMap<u64, Weak<Talk>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
@@ -287,7 +287,10 @@ impl Talk {
                 OPEN.fetch_add(1, Ordering::SeqCst);
             }
             (false, true) => {
-                ENDED_NS.store(time::monotonic_ns(), Ordering::Relaxed);
+                // Of visitors that do not count, health checks for one, some request has always just ended.
+                if self.readiness.counts() {
+                    ENDED_NS.store(time::monotonic_ns().max(1), Ordering::Relaxed);
+                }
                 OPEN.fetch_sub(1, Ordering::SeqCst);
             }
             _ => {}

@@ -33,8 +33,11 @@ static CPU: HostFact<Cpu> = HostFact::unknown();
 
 /// Features that the host's kernel does not list are not shown: it may know that they do not work (some processors'
 /// `rdseed`), or keep programs from them. The VMM passes the host's list at boot.
-pub fn set_host_flags(words: String) {
-    HOST_FLAGS.set(words);
+pub fn set_host_flags(words: Option<String>) {
+    match words {
+        Some(words) => drop(HOST_FLAGS.set(words)),
+        None => HOST_FLAGS.forget(),
+    }
     CPU.forget();
 }
 

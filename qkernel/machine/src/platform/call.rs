@@ -33,6 +33,15 @@ pub fn init(boot: &BootInfo) {
     VMMS.store(boot.former_vmms.wrapping_add(1), Ordering::Release);
 }
 
+/// Whether a VMM has what tasks and timers of this kernel rely on: the former one's platform, CPUs, addresses and registers.
+pub fn fits(boot: &BootInfo) -> bool {
+    PLATFORM.load(Ordering::Relaxed) == boot.platform
+        && CPUS.load(Ordering::Relaxed) == boot.cpus
+        && LINEAR_BASE.load(Ordering::Relaxed) == boot.linear_base
+        && XSAVE_SIZE.load(Ordering::Relaxed) == (boot.xsave_size as usize).min(FPU_AREA_BYTES)
+        && XSAVE_MASK.load(Ordering::Relaxed) == boot.xsave_mask
+}
+
 /// Number of VMMs that this kernel has had, the present one included.
 pub fn vmms() -> u32 {
     VMMS.load(Ordering::Acquire)

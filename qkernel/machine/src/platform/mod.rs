@@ -11,8 +11,8 @@ use abi::hostcall as hc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 pub use call::{
-    FPU_AREA_BYTES, Line, call, cpus, die, header_of, init, is_ready, is_ready_for, kick, linear, phys_of,
-    ptr, release, vmms, xsave_mask, xsave_size,
+    FPU_AREA_BYTES, Line, call, cpus, die, fits, header_of, init, is_ready, is_ready_for, kick, linear,
+    phys_of, ptr, release, vmms, xsave_mask, xsave_size,
 };
 pub use kvm::set_kernel_root;
 pub use ops::{OPS_MAX, OpBatch};

@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::call::FPU_AREA_BYTES;
+use super::current;
 use crate::errno::Result;
 
 /// Where user code runs.
@@ -114,6 +115,8 @@ impl UserSpace {
     /// The value of `CpuHeader::in_user` while a CPU runs its user code.
     pub fn mark(&self) -> u64 {
         match self.number() {
+            // On systrap no CPU has this, nor a stub.
+            0 if current().mirrors() => u64::MAX,
             0 => self.id,
             number => number,
         }

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use super::cpu::{CPUS, Cpu};
 use super::freeze::Frozen;
-use super::{FROZEN, rest};
+use super::{FROZEN, periods, rest};
 use crate::owner::{self, Owner};
 use crate::platform;
 
@@ -22,6 +22,7 @@ pub fn fetch_all(_frozen: &Frozen) {
 /// Forgets the CPUs of a sandbox whose scheduler was frozen, and thaws it. Called on the first CPU before any other begins.
 pub fn forget_cpus() {
     CPUS.iter().for_each(Cpu::forget);
+    periods::forget();
     owner::set_current(Owner::SANDBOX);
     owner::set_uses_reserve(false);
     FROZEN.store(false, Ordering::SeqCst);
