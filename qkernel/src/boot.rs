@@ -16,7 +16,7 @@ use crate::fs::caller;
 use crate::fs::path::FsContext;
 use crate::fs::sigio;
 use crate::hibernate;
-use crate::hibernate::{idle, timers};
+use crate::hibernate::{idle, snapshot, timers};
 use crate::limits::{Limits, RLIMIT_STACK};
 use crate::spec::Spec;
 use crate::task;
@@ -85,6 +85,7 @@ fn run_idle(idle: Arc<Task>) -> ! {
         idle::rest();
         idle::look();
         timers::look();
+        snapshot::attempt();
         if hibernate::attempt(exec::is_any_waiting) {
             continue;
         }

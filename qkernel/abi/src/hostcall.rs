@@ -169,6 +169,8 @@ pub const TIMER_MAX_BYTES: u64 = 128;
 pub const REPORT_KEPT_AWAKE: u64 = 23;
 /// (the same): whom the socket event that woke the sandbox last was for: `peer`, `peer_port`, `port`, `pid`, `tid`, `process`.
 pub const REPORT_WOKEN_FOR: u64 = 24;
+/// (request): the memory was not taken: the sandbox is not asleep, or the VMM could not.
+pub const REPORT_NOT_TAKEN: u64 = 25;
 /// Most bytes of the texts of [`REPORT_KEPT_AWAKE`] and [`REPORT_WOKEN_FOR`].
 pub const WHY_MAX_BYTES: u64 = 1 << 10;
 
@@ -213,6 +215,10 @@ pub const SWAP_IN_SET: u64 = 2;
 pub const SWAP_IN_AHEAD: u64 = 3;
 /// No frame's number.
 pub const NO_FRAME: u32 = u32::MAX;
+/// (request): the sandbox is asleep, its scheduler is frozen, and this CPU alone runs: its memory is to be taken for another VMM. `EAGAIN`
+/// while something is under way on the VMM's side. Once the memory is taken the call does not return under this VMM, and under the other
+/// one the kernel begins at its entry.
+pub const SNAPSHOT: u32 = 23;
 /// (): a wake begins; result: how the working set comes back, a [`REAP_OFF`] ….
 pub const BEGIN_WAKE: u32 = 22;
 /// Page by page, as it is touched.
@@ -509,6 +515,9 @@ pub const EVENT_USAGE: u32 = 26;
 /// by [`REPORT_CONTAINER_RESTED`] and [`REPORT_CONTAINER_RESUMED`]. A sandbox that is hibernated sleeps on when a pause
 /// comes; the end of one is a wake event.
 pub const EVENT_PAUSE_CONTAINER: u32 = 27;
+/// The memory of the sandbox, which is asleep, is to be taken ([`SNAPSHOT`]). `value`: the request's number. Answered by
+/// [`REPORT_NOT_TAKEN`], or by the call.
+pub const EVENT_SNAPSHOT: u32 = 28;
 
 /// Readings of the host's clocks. Written by the VMM.
 #[repr(C)]

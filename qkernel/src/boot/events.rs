@@ -64,6 +64,7 @@ pub(super) fn handle(event: &Event, round: u64) {
                 hibernate::idle::ordered(event.value);
             }
         }
+        hc::EVENT_SNAPSHOT => hibernate::snapshot::request(event.value),
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),
         _ => {}
     }

@@ -1,6 +1,6 @@
 //! All that the kernel learns from the host or is told by the VMM, beside what the first container is made of.
 //!
-//! Nothing else keeps such facts: under another VMM this sets them anew.
+//! Nothing else keeps such facts: under another VMM this sets them anew. What that one does not say stays: the network may be the same.
 
 use abi::boot::BootInfo;
 
@@ -19,8 +19,13 @@ pub(super) fn set(boot: &BootInfo, spec: &mut Spec) {
     copies::share_files(boot.share_files != 0);
     sites::patch(boot.patch_calls != 0 && platform::current().mirrors());
     cpuinfo::set_host_flags(spec.cpu_flags.take());
-    settings::take(core::mem::take(&mut spec.sysctls));
-    host_tables::take(core::mem::take(&mut spec.net_tables));
+    let is_first = boot.former_vmms == 0;
+    if is_first || !spec.sysctls.is_empty() {
+        settings::take(core::mem::take(&mut spec.sysctls));
+    }
+    if is_first || !spec.net_tables.is_empty() {
+        host_tables::take(core::mem::take(&mut spec.net_tables));
+    }
     let [ahead_ns, grid_ns] = spec.timers;
     timers::set_rules(Rules { ahead_ns, grid_ns });
     idle::set(idle::Settings {

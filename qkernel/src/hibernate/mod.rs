@@ -11,6 +11,7 @@ pub mod deadlines;
 mod deflate;
 mod facts;
 pub mod idle;
+pub mod snapshot;
 pub mod state_machine;
 pub mod timers;
 
@@ -93,7 +94,7 @@ pub fn revive() {
 
 /// Latest time at which an idle CPU looks again.
 pub fn look_again_ns() -> u64 {
-    let is_wanted = HIBERNATION.machine.lock().is_wanted();
+    let is_wanted = HIBERNATION.machine.lock().is_wanted() || snapshot::is_wanted();
     if is_wanted { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns().min(timers::look_at_ns()) }
 }
 

@@ -225,6 +225,17 @@ impl Machine {
         matches!(self.goal, Goal::Hibernate(_)) && !is_at_work
     }
 
+    /// Whether the memory is in its home, and stays there until somebody asks for it.
+    pub fn is_hibernated(&self) -> bool {
+        self.state == State::Hibernated && !self.is_streaming
+    }
+
+    /// Whether a CPU is at work on where the memory is.
+    pub fn is_at_work(&self) -> bool {
+        self.is_streaming
+            || matches!(self.state, State::Hibernating(_) | State::Answering(_) | State::Waking(_))
+    }
+
     /// Whether the sandbox sleeps, and a wake event would wake it.
     pub fn is_woken_by_events(&self) -> bool {
         self.state == State::Hibernated && self.goal == Goal::Pause && !self.is_held

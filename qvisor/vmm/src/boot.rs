@@ -369,6 +369,8 @@ pub struct MachineSpec {
     pub cpus: u32,
     pub tsc_hz: u64,
     pub xsave: XsaveLayout,
+    /// How many VMMs this kernel has had before.
+    pub former_vmms: u32,
 }
 
 /// Writes the boot information and the records into kernel memory.
@@ -400,7 +402,7 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &MachineSpec) -> 
         handles_max: machine.handles_max,
         patch_calls: u32::from(!spec.plain_calls && cpu::has_fsgsbase()),
         host_memory_mib: process::host_memory_mib(),
-        former_vmms: 0,
+        former_vmms: machine.former_vmms,
         pad: 0,
     };
     memory.copy_out(RECORDS_PHYS, &records).ok_or(BootError::Memory)?;

@@ -10,9 +10,10 @@ use abi::hostcall::{
     RANDOM, RELEASE, REPORT, REPORT_ASLEEP, REPORT_CONTAINER_ENDED, REPORT_CONTAINER_FAILED,
     REPORT_CONTAINER_RESTED, REPORT_CONTAINER_RESUMED, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED,
     REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_KEPT_AWAKE, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
-    REPORT_OOM_KILL, REPORT_PROCESSES, REPORT_RESUMED, REPORT_STAYED_WARM, REPORT_TIMER, REPORT_USAGE,
-    REPORT_WAKE_EVENT, REPORT_WOKEN_FOR, SET_DEADLINE, STATS, SUBMIT, SWAP_IN, SWAP_IN_AHEAD, SWAP_OUT,
-    TIMER_MAX_BYTES, USAGE_MAX_BYTES, WHY_MAX_BYTES, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    REPORT_NOT_TAKEN, REPORT_OOM_KILL, REPORT_PROCESSES, REPORT_RESUMED, REPORT_STAYED_WARM, REPORT_TIMER,
+    REPORT_USAGE, REPORT_WAKE_EVENT, REPORT_WOKEN_FOR, SET_DEADLINE, SNAPSHOT, STATS, SUBMIT, SWAP_IN,
+    SWAP_IN_AHEAD, SWAP_OUT, TIMER_MAX_BYTES, USAGE_MAX_BYTES, WHY_MAX_BYTES, WINDOW_COPY, WINDOW_MAP,
+    WINDOW_UNMAP, YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::socket::ROUTE_QUERY;
@@ -102,8 +103,8 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         EXEC_TAKE => take_exec(sandbox, a, b, c),
         REPORT => report(sandbox, &call.args),
         HIBERNATED => hibernated(sandbox, a, b),
-        STATS if sandbox.kernel_stats.set(&sandbox.memory, a) => 0,
-        STATS => -i64::from(libc::EFAULT),
+        STATS => set_stats(sandbox, a),
+        SNAPSHOT => snapshot(sandbox, cpu).map_or_else(Errno::as_result, |()| 0),
         SWAP_OUT => sandbox.hibernation().swap_out(&sandbox.memory, a),
         SWAP_IN => swap_in(sandbox, call.args),
         SUBMIT if a == ASYNC_SWAP_IN => submit_swap_in(sandbox, call.args),
@@ -140,7 +141,8 @@ fn report(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
         0..=REPORT_RESUMED
         | REPORT_IDLE..=REPORT_WAKE_EVENT
         | REPORT_LIMIT_HOLDS..=REPORT_LIMIT_REFUSED
-        | REPORT_OOM_KILL => {
+        | REPORT_OOM_KILL
+        | REPORT_NOT_TAKEN => {
             injection::reported(what);
             if what == REPORT_IDLE {
                 sandbox.hibernation().rest();
@@ -347,6 +349,24 @@ fn submit_swap_in(sandbox: &Sandbox, [_, phys, count, how, token, _]: [u64; 6]) 
     let work = move || home.swap_in(&memory, phys, count, how).unwrap_or(-i64::from(libc::EIO));
     let urgency = if how == SWAP_IN_AHEAD { Urgency::PagesAhead } else { Urgency::Page };
     sandbox.files.io().submit(token, urgency, Box::new(work)).unwrap_or_else(Errno::as_result)
+}
+
+/// `STATS`.
+fn set_stats(sandbox: &Sandbox, phys: u64) -> i64 {
+    if sandbox.kernel_stats.set(&sandbox.memory, phys) { 0 } else { -i64::from(libc::EFAULT) }
+}
+
+/// `SNAPSHOT`. Once the memory is taken the sandbox ends.
+fn snapshot(sandbox: &Sandbox, cpu: u32) -> Result<(), Errno> {
+    if !sandbox.cpus.hold_others(cpu) {
+        return Err(Errno(libc::EAGAIN));
+    }
+    let is_quiet = sandbox.events.is_empty() && !sandbox.files.io().is_at_work();
+    let taken = if is_quiet { sandbox.take() } else { Err(Errno(libc::EAGAIN)) };
+    if taken.is_err() {
+        sandbox.cpus.let_go();
+    }
+    taken
 }
 
 /// `HIBERNATED`.

@@ -34,6 +34,7 @@ pub mod process;
 pub mod recoverable_copy;
 pub mod sandbox;
 pub mod signals;
+pub mod snapshot;
 pub mod sys;
 pub mod vcpu;
 pub mod watchdog;

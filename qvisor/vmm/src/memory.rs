@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::sync::Arc;
 
@@ -326,6 +328,50 @@ impl SandboxMemory {
         if in_window { Some(self.at(phys).cast()) } else { self.host_ptr(phys, len) }
     }
 
+    /// The ranges of whole pages that hold something, by their guest-physical addresses: of kernel memory from the image on, without what
+    /// is as it is in a file, and of user memory. `pagemap` is this process's `/proc/self/pagemap`.
+    pub fn populated(&self, pagemap: &File) -> io::Result<Vec<Range<u64>>> {
+        let mut ranges = self.present(pagemap, KERNEL_IMAGE_PHYS..self.kernel_len)?;
+        match &self.user_file {
+            Some(file) => ranges.extend(
+                data_of(file, self.user_len)?
+                    .into_iter()
+                    .map(|range| range.start + USER_PHYS..range.end.next_multiple_of(PAGE_SIZE) + USER_PHYS),
+            ),
+            None => ranges.extend(self.present(pagemap, USER_PHYS..USER_PHYS + self.user_len)?),
+        }
+        Ok(ranges)
+    }
+
+    /// The ranges of private memory in `within` that hold something of their own.
+    fn present(&self, pagemap: &File, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        const WORD: u64 = 8;
+        const WORDS: usize = 8192;
+        // Pages of a file that nobody has written to are the file's.
+        const OF_FILE: u64 = 1 << 61;
+        const HERE: u64 = 1 << 63 | 1 << 62;
+        let mut found: Vec<Range<u64>> = Vec::new();
+        let mut words = vec![0_u8; WORDS * 8];
+        let mut phys = within.start;
+        while phys < within.end {
+            let pages = ((within.end - phys) / PAGE_SIZE).min(WORDS as u64);
+            let bytes = &mut words[..to_usize(pages * WORD)];
+            pagemap.read_exact_at(bytes, (self.base as u64 + phys) / PAGE_SIZE * WORD)?;
+            for (word, page) in bytes.chunks_exact(8).zip((phys..).step_by(to_usize(PAGE_SIZE))) {
+                let word = word.try_into().map_or(0, u64::from_le_bytes);
+                if word & HERE == 0 || word & OF_FILE != 0 {
+                    continue;
+                }
+                match found.last_mut().filter(|last| last.end == page) {
+                    Some(last) => last.end += PAGE_SIZE,
+                    None => found.push(page..page + PAGE_SIZE),
+                }
+            }
+            phys += pages * PAGE_SIZE;
+        }
+        Ok(found)
+    }
+
     /// Puts a private view of `file` in the place of whole pages of kernel memory, which hold nothing yet.
     pub fn map_kernel_image(
         &self,
@@ -438,6 +484,30 @@ pub(crate) fn memory_file(name: &std::ffi::CStr) -> Result<OwnedFd, MemoryError>
         }
     }
     Err(failed("make a memory file"))
+}
+
+/// The ranges of a file of `len` bytes that hold something.
+pub(crate) fn data_of(file: &OwnedFd, len: u64) -> io::Result<Vec<Range<u64>>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    let seek = |from: u64, whence: i32| {
+        let from = libc::off_t::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: moves the position of a descriptor, which nobody uses.
+        let place = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
+        u64::try_from(place).map_err(|_| io::Error::last_os_error())
+    };
+    while at < len {
+        let start = match seek(at, libc::SEEK_DATA) {
+            Ok(start) => start,
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
+            Err(error) => return Err(error),
+        };
+        at = seek(start, libc::SEEK_HOLE)?.min(len);
+        if start < at {
+            found.push(start..at);
+        }
+    }
+    Ok(found)
 }
 
 fn errno() -> i32 {

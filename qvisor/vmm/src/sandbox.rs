@@ -10,6 +10,7 @@ use abi::boot::Platform;
 use abi::layout::kernel_bytes;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
+use crate::errno::Errno;
 use crate::exec_relay::ExecRelay;
 use crate::fault_signals;
 use crate::footprint;
@@ -24,6 +25,7 @@ use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
 use crate::platform::kvm::{self, Kvm};
 use crate::platform::machine::{LogSink, Machine, PlatformError};
 use crate::platform::systrap::Systrap;
+use crate::snapshot::Snapshot;
 use crate::vcpu::Cpus;
 use crate::watchdog::{Pulses, Verdict, Watchdog, Watched};
 
@@ -145,6 +147,10 @@ pub enum SandboxError {
     Panicked(String),
     #[error("the sandbox is stuck and ends; please report this: {0}")]
     Stuck(String),
+    #[error("its memory was taken for another VMM")]
+    Taken,
+    #[error("cannot put memory into it that another VMM has left")]
+    Put(#[source] std::io::Error),
     #[error("cannot bring its memory back: {0}; check the disk of --swap-dir, and start it anew")]
     Lost(String),
 }
@@ -163,6 +169,8 @@ pub enum Outcome {
     Stuck(String),
     /// A page of its applications' memory could not come back.
     Lost(String),
+    /// Its memory was taken for another VMM ([`Sandbox::snapshot`]).
+    Taken,
 }
 
 /// A sandbox.
@@ -184,6 +192,7 @@ pub struct Sandbox {
 struct End {
     outcome: Option<Outcome>,
     cpus_left: u32,
+    snapshot: Option<Snapshot>,
 }
 
 impl fmt::Debug for Sandbox {
@@ -240,6 +249,25 @@ impl Sandbox {
 
     /// Loads the kernel, and writes what it gets to know. Called once.
     pub fn load(self: &Arc<Self>, spec: &BootSpec) -> Result<Loaded, SandboxError> {
+        self.load_after(spec, None)
+    }
+
+    /// Loads a kernel that has run under `former_vmms` others, with the memory that the last one left; `spec` says what is new, and names no
+    /// handles. Called once, instead of [`Self::load`].
+    pub fn load_snapshot(
+        self: &Arc<Self>,
+        spec: &BootSpec,
+        snapshot: &Snapshot,
+        former_vmms: u32,
+    ) -> Result<Loaded, SandboxError> {
+        self.load_after(spec, Some((snapshot, former_vmms)))
+    }
+
+    fn load_after(
+        self: &Arc<Self>,
+        spec: &BootSpec,
+        former: Option<(&Snapshot, u32)>,
+    ) -> Result<Loaded, SandboxError> {
         let linear_base = self.machine.linear_base();
         let protect = self.config.platform == Platform::Systrap;
         let image = image::load(
@@ -259,7 +287,11 @@ impl Sandbox {
             cpus: self.cpus.count(),
             tsc_hz: self.tsc.hz(),
             xsave: self.machine.xsave(),
+            former_vmms: former.map_or(0, |(_, count)| count),
         };
+        if let Some((snapshot, _)) = former {
+            snapshot.put(&self.memory, &image.parts).map_err(SandboxError::Put)?;
+        }
         boot::write(&self.memory, spec, &machine)?;
         Ok(Loaded { sandbox: Arc::clone(self), image })
     }
@@ -268,6 +300,42 @@ impl Sandbox {
     pub fn run_without_jail(self: &Arc<Self>, spec: &BootSpec) -> Result<u32, SandboxError> {
         let Loaded { image, .. } = self.load(spec)?;
         self.run_cpus(&image)
+    }
+
+    /// Goes on with a kernel in a process that is in no jail, as [`Self::run_without_jail`] boots one.
+    pub fn go_on_without_jail(
+        self: &Arc<Self>,
+        spec: &BootSpec,
+        snapshot: &Snapshot,
+        former_vmms: u32,
+    ) -> Result<u32, SandboxError> {
+        let Loaded { image, .. } = self.load_snapshot(spec, snapshot, former_vmms)?;
+        self.run_cpus(&image)
+    }
+
+    /// Takes its memory, and ends it. All vCPUs sleep but the one that calls.
+    pub(crate) fn take(&self) -> Result<(), Errno> {
+        let snapshot = self.files.page_map().and_then(|map| {
+            Snapshot::take(&self.memory, &map).map_err(|error| {
+                self.log(LEVEL_WARN, &format!("cannot take the sandbox's memory: {error}"));
+                Errno(libc::EIO)
+            })
+        })?;
+        self.lock_end().snapshot = Some(snapshot);
+        self.finish(Outcome::Taken);
+        Ok(())
+    }
+
+    /// The memory that was taken from it, once.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        self.lock_end().snapshot.take()
+    }
+
+    /// Its host objects, for another sandbox; `None` while somebody else holds it.
+    #[must_use]
+    pub fn into_host(self: Arc<Self>) -> Option<HostIo> {
+        Arc::into_inner(self).map(|sandbox| sandbox.files)
     }
 
     fn run_cpus(self: &Arc<Self>, image: &LoadedImage) -> Result<u32, SandboxError> {
@@ -290,6 +358,7 @@ impl Sandbox {
             Outcome::Panicked(text) => Err(SandboxError::Panicked(text)),
             Outcome::Stuck(text) => Err(SandboxError::Stuck(text)),
             Outcome::Lost(text) => Err(SandboxError::Lost(text)),
+            Outcome::Taken => Err(SandboxError::Taken),
         }
     }
 

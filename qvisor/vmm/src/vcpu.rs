@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::time::Duration;
 
 use abi::hostcall::Event;
 use abi::layout::{CPU_AREA_PHYS, CPU_AREA_SIZE, MAX_CPUS};
@@ -23,9 +24,13 @@ pub struct Cpus {
     watcher: AtomicU32,
     /// Each vCPU that leaves the guest is to note its place.
     wants_places: AtomicBool,
+    /// Those that sleep are to stay there.
+    held: AtomicBool,
 }
 
 const NOBODY: u32 = u32::MAX;
+/// How soon a vCPU that was called sees that it is held no more.
+const HELD_LOOK: Duration = Duration::from_micros(100);
 /// Most words of a stack that are looked at.
 const STACK_WORDS: u64 = 512;
 
@@ -72,6 +77,7 @@ impl Cpus {
             stopping: AtomicBool::new(false),
             watcher: AtomicU32::new(NOBODY),
             wants_places: AtomicBool::new(false),
+            held: AtomicBool::new(false),
         })
     }
 
@@ -183,9 +189,31 @@ impl Cpus {
         }
         self.busy.fetch_add(1, Relaxed);
         state.sleeps.store(false, SeqCst);
+        // Whoever holds it has seen one of the two.
+        while self.held.load(SeqCst) && !self.is_stopping() {
+            state.sleeps.store(true, SeqCst);
+            std::thread::sleep(HELD_LOOK);
+            state.sleeps.store(false, SeqCst);
+        }
         if watches {
             self.watcher.store(NOBODY, SeqCst);
         }
+    }
+
+    /// Keeps all vCPUs asleep but `cpu`, which calls it, until they are let go; false: one of them does not sleep.
+    pub fn hold_others(&self, cpu: u32) -> bool {
+        self.held.store(true, SeqCst);
+        let others = (0..self.count()).filter(|other| *other != cpu);
+        let all = others.into_iter().all(|other| self.cpus[other as usize].sleeps.load(SeqCst));
+        if !all {
+            self.let_go();
+        }
+        all
+    }
+
+    /// They go on when they are called, as those do that were called meanwhile.
+    pub fn let_go(&self) {
+        self.held.store(false, SeqCst);
     }
 
     /// A vCPU's thread begins (`true`) or ends (`false`).

@@ -38,6 +38,12 @@ fn take_chunk() -> Option<u64> {
     })
 }
 
+/// Whether no chunk of the window shows a file.
+pub fn is_empty() -> bool {
+    let chunks = CHUNKS.lock();
+    chunks.free.len() as u64 == chunks.fresh
+}
+
 /// A host file that is mapped: its chunks stay in the window while any mapping holds this.
 pub struct HostFileMap {
     /// The file's own: its address stands for the file in the keys of futexes.

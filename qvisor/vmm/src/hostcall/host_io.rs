@@ -78,6 +78,11 @@ impl HostIo {
         sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
     }
 
+    /// The page map of this process ([`crate::memory::SandboxMemory::populated`]).
+    pub(crate) fn page_map(&self) -> Result<std::fs::File, Errno> {
+        sys::openat(self.proc_dir.as_fd(), c"../pagemap", libc::O_RDONLY, 0).map(Into::into)
+    }
+
     /// The activity of one of this process's threads.
     pub(crate) fn thread_activity(&self, tid: i32) -> Option<Activity> {
         Activity::of(self.proc_dir.as_fd(), &format!("../task/{tid}"))

@@ -256,6 +256,12 @@ impl IoThreads {
         if edges { Woken::Edges } else { Woken::Other }
     }
 
+    /// Whether an operation waits for a worker, or a worker carries one out.
+    pub fn is_at_work(&self) -> bool {
+        let jobs = self.shared.jobs.lock();
+        !jobs.queue.is_empty() || jobs.workers != jobs.idle
+    }
+
     /// Ends the wait of the thread in [`Self::wait`], or the next one.
     pub fn kick(&self) {
         self.shared.kicked.store(true, Ordering::SeqCst);
