@@ -55,7 +55,11 @@ pub fn wait(deadline_ns: u64, back: impl FnOnce()) {
 
 /// Lets other CPUs see when this one will look around by itself. [`set_deadline`] makes it come true.
 pub fn publish_deadline(deadline_ns: u64) {
-    let deadline_ns = time::on_host(deadline_ns);
+    publish(time::on_host(deadline_ns));
+}
+
+/// Publishes a deadline by the host's clock.
+fn publish(deadline_ns: u64) {
     let published = &arch::cpu().deadline_ns;
     // Only this CPU writes it; what stays the same need not be ordered anew.
     if published.load(Ordering::Relaxed) != deadline_ns {
@@ -65,6 +69,7 @@ pub fn publish_deadline(deadline_ns: u64) {
 
 /// Sets when this CPU wants to be interrupted next, should it be running user code then.
 pub fn set_deadline(deadline_ns: u64) {
-    publish_deadline(deadline_ns);
-    platform::current().arm(time::on_host(deadline_ns));
+    let deadline_ns = time::on_host(deadline_ns);
+    publish(deadline_ns);
+    platform::current().arm(deadline_ns);
 }

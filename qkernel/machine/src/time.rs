@@ -194,11 +194,15 @@ pub fn host_cpu_ns() -> u64 {
 
 /// Sets the clocks up from the host's and the estimated TSC frequency.
 pub fn init(tsc_hz: u64) {
-    let mut meter = WRITER.lock();
+    begin(&mut WRITER.lock(), tsc_hz, 0);
+}
+
+/// Begins to measure, and sets the clocks by the host's, but never behind `least_ns`.
+fn begin(meter: &mut Meter, tsc_hz: u64, least_ns: u64) {
     let sample = Sample::take();
     let rate = mult_for(tsc_hz.max(1_000_000));
     *meter = Meter::new(sample, rate);
-    publish(&sample.clocks, |now| Line::follow(&sample, rate, now, 0));
+    publish(&sample.clocks, |now| Line::follow(&sample, rate, now, least_ns));
 }
 
 /// Sets the clocks up anew under another VMM, of a sandbox that is asleep ([`hold`]). Monotonic time goes on, by the host's clock if that
@@ -210,10 +214,7 @@ pub fn revive(tsc_hz: u64) {
     if let Some(behind_ns) = seen_ns.checked_sub(host_ns) {
         AHEAD_NS.fetch_add(behind_ns, Ordering::Relaxed);
     }
-    let sample = Sample::take();
-    let rate = mult_for(tsc_hz.max(1_000_000));
-    *meter = Meter::new(sample, rate);
-    publish(&sample.clocks, |now| Line::follow(&sample, rate, now, seen_ns));
+    begin(&mut meter, tsc_hz, seen_ns);
 }
 
 /// The host's monotonic time at a moment of ours.

@@ -26,8 +26,10 @@ pub(super) fn set(boot: &BootInfo, spec: &mut Spec) {
     if is_first || !spec.net_tables.is_empty() {
         host_tables::take(core::mem::take(&mut spec.net_tables));
     }
-    let [ahead_ns, grid_ns] = spec.timers;
-    timers::set_rules(Rules { ahead_ns, grid_ns });
+    if is_first || spec.timers != [0, 0] {
+        let [ahead_ns, grid_ns] = spec.timers;
+        timers::set_rules(Rules { ahead_ns, grid_ns });
+    }
     idle::set(idle::Settings {
         timeout_ns: spec.idle_timeout_ns,
         ignored: core::mem::take(&mut spec.idle_ignores),

@@ -27,6 +27,23 @@ enum Target {
     Edges(Weak<Readiness>),
 }
 
+/// A receiver that is still there.
+enum Receiver {
+    Queue(Arc<WaitQueue>),
+    Handler(Arc<dyn Wake>),
+    Edges(Arc<Readiness>),
+}
+
+impl Target {
+    fn receiver(&self) -> Option<Receiver> {
+        match self {
+            Self::Queue(queue) => queue.upgrade().map(Receiver::Queue),
+            Self::Handler(handler) => handler.upgrade().map(Receiver::Handler),
+            Self::Edges(edges) => edges.upgrade().map(Receiver::Edges),
+        }
+    }
+}
+
 /// Makes a token for `POLL_ARM` whose events wake `queue`.
 pub fn register(queue: &Arc<WaitQueue>) -> u64 {
     add(Target::Queue(Arc::downgrade(queue)))
@@ -68,15 +85,14 @@ pub fn revive() {
     let mut next = 0;
     loop {
         // One at a time: what is told may add and remove others.
-        let (token, queue, handler, edges) = match TARGETS.lock().range(next..).next() {
-            Some((token, Target::Queue(queue))) => (*token, queue.upgrade(), None, None),
-            Some((token, Target::Handler(handler))) => (*token, None, handler.upgrade(), None),
-            Some((token, Target::Edges(edges))) => (*token, None, None, edges.upgrade()),
-            None => return,
-        };
-        queue.iter().for_each(|queue| queue.wake(PollEvents::all()));
-        handler.iter().for_each(|handler| handler.wake(PollEvents::all()));
-        edges.iter().for_each(|edges| edges.may_hold_all());
+        let found = TARGETS.lock().range(next..).next().map(|(token, target)| (*token, target.receiver()));
+        let Some((token, receiver)) = found else { return };
+        match receiver {
+            Some(Receiver::Queue(queue)) => queue.wake(PollEvents::all()),
+            Some(Receiver::Handler(handler)) => handler.wake(PollEvents::all()),
+            Some(Receiver::Edges(edges)) => edges.may_hold_all(),
+            None => {}
+        }
         next = token + 1;
     }
 }
@@ -93,23 +109,17 @@ pub struct Told {
 /// The host says, in a round, that a registration's events hold.
 pub fn ready(token: u64, events: i64, round: u64) -> Told {
     let events = PollEvents::from_bits_truncate(low32(events.cast_unsigned()));
-    let (queue, handler, edges) = match TARGETS.lock().get(&token) {
-        Some(Target::Queue(queue)) => (queue.upgrade(), None, None),
-        Some(Target::Handler(handler)) => (None, handler.upgrade(), None),
-        Some(Target::Edges(edges)) => (None, None, edges.upgrade()),
-        None => (None, None, None),
-    };
+    let receiver = TARGETS.lock().get(&token).and_then(Target::receiver);
     let always = PollEvents::HUP | PollEvents::ERR;
-    if let Some(queue) = queue {
-        queue.wake(events | always);
-    }
-    if let Some(handler) = handler {
-        handler.wake(events | always);
-    }
-    if let Some(edges) = &edges {
-        edges.changed(events, round);
+    match &receiver {
+        Some(Receiver::Queue(queue)) => queue.wake(events | always),
+        Some(Receiver::Handler(handler)) => handler.wake(events | always),
+        Some(Receiver::Edges(edges)) => edges.changed(events, round),
+        None => {}
     }
     sigio::delivery::deliver_events();
-    let Some(edges) = edges else { return Told { is_socket: false, for_any: false, counts: true } };
+    let Some(Receiver::Edges(edges)) = receiver else {
+        return Told { is_socket: false, for_any: false, counts: true };
+    };
     Told { is_socket: true, for_any: events.intersects(PollEvents::IN | always), counts: edges.counts() }
 }

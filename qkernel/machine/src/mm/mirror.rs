@@ -10,7 +10,9 @@ use super::frames::Frame;
 use super::page::PAGE;
 use super::pagetable::Entry;
 use super::vma::mirror_prot;
+use crate::errno::Result;
 use crate::platform;
+use crate::sync::MutexGuard;
 
 impl AddressSpace {
     /// Makes the stub give up all mappings, at once; faults bring back what is used.
@@ -39,15 +41,11 @@ impl AddressSpace {
         if !self.is_queued.load(Ordering::SeqCst) {
             return;
         }
-        let mut queued = self.mirror.lock();
+        let queued = self.mirror.lock();
         if queued.is_empty() {
             return;
         }
-        let result = platform::current().sync_mirror(&self.machine, &queued);
-        queued.clear();
-        self.is_queued.store(false, Ordering::SeqCst);
-        drop(queued);
-        if result.is_err() {
+        if self.carry_out(queued).is_err() {
             // The stub ran out of mappings: drop them all, as one drops a TLB, and let faults bring back what is used.
             self.drop_mirror(&mut self.lock());
         }
@@ -100,13 +98,17 @@ impl AddressSpace {
         if !withdraws {
             return;
         }
+        if self.carry_out(queued).is_err() {
+            self.drop_mirror(space);
+        }
+    }
+
+    /// Has the stub carry out what is queued, and lets go of the queue.
+    fn carry_out(&self, mut queued: MutexGuard<'_, Vec<MapOp>>) -> Result<()> {
         let result = platform::current().sync_mirror(&self.machine, &queued);
         queued.clear();
         self.is_queued.store(false, Ordering::SeqCst);
-        drop(queued);
-        if result.is_err() {
-            self.drop_mirror(space);
-        }
+        result
     }
 
     /// Queues the operations of `space` behind those that are queued.

@@ -64,11 +64,6 @@ impl AddressSpace {
         }
         Ok(mappings)
     }
-
-    /// Whether there is a mapping that ends above an address.
-    pub fn has_mappings_from(&self, from: u64) -> bool {
-        self.lock().vmas.values().next_back().is_some_and(|vma| vma.end > from)
-    }
 }
 
 /// Bits of a word of `/proc/PID/pagemap`.
