@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use abi::boot::{MOUNT_READ_ONLY, Platform};
@@ -24,6 +25,9 @@ use vmm::snapshot::Snapshot;
 /// A process has one sandbox at a time: the linear map is at a fixed address.
 static ONE: Mutex<()> = Mutex::new(());
 const CPUS: u32 = 2;
+/// Requests for the memory: of nobody, and of the VMM.
+const UNASKED: i64 = 1;
+const ASKED: i64 = 2;
 
 /// The queue of the sandbox that runs.
 type Queue = Arc<Mutex<Arc<EventQueue>>>;
@@ -106,28 +110,36 @@ impl World {
         let mut config = SandboxConfig::new(Platform::Systrap, CPUS, 256 << 20);
         config.hibernation = Arc::clone(&self.home);
         let reports = Arc::clone(&self.queue);
-        config.report = Arc::new(move |what, of| match what {
-            REPORT_ASLEEP => post(&reports, EVENT_SNAPSHOT, 1),
-            REPORT_NOT_TAKEN | REPORT_STAYED_WARM => panic!("request {of} was refused: {what}"),
+        let current: Arc<OnceLock<Weak<Sandbox>>> = Arc::default();
+        let asleep = Arc::clone(&current);
+        let refused = Arc::new(AtomicBool::new(false));
+        let refuses = Arc::clone(&refused);
+        // A kernel that calls though its VMM has not asked gets nothing.
+        config.report = Arc::new(move |what, of| match (what, of) {
+            (REPORT_ASLEEP, _) => post(&reports, EVENT_SNAPSHOT, UNASKED),
+            (REPORT_NOT_TAKEN, of) if of.cast_signed() == UNASKED => {
+                refuses.store(true, Ordering::SeqCst);
+                let sandbox = asleep.get().and_then(Weak::upgrade).expect("it runs");
+                sandbox.ask_for_snapshot(ASKED);
+            }
+            (REPORT_NOT_TAKEN | REPORT_STAYED_WARM, _) => panic!("request {of} was refused: {what}"),
             _ => {}
         });
         let events = Arc::new(EventQueue::new());
         *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&events);
         let sandbox = Sandbox::new(config, self.io.take().expect("host objects"), events).expect("a sandbox");
+        current.set(Arc::downgrade(&sandbox)).expect("set once");
         let running = Arc::clone(&sandbox);
-        let (spec, former, vmms) = (self.spec.clone(), self.snapshot.take(), self.vmms);
+        let former = self.snapshot.take();
+        assert_eq!(former.as_ref().map_or(0, Snapshot::vmms), self.vmms);
+        let facts = BootSpec { log_level: 1, ..BootSpec::default() };
+        let spec = if former.is_some() { facts } else { self.spec.clone() };
         if former.is_some() {
             post(&self.queue, EVENT_WAKE, 1);
         }
         // The thread that made a sandbox has to outlive it, so the kernel runs on another.
         let result = std::thread::scope(|scope| {
-            let runs = scope.spawn(move || match &former {
-                None => running.run_without_jail(&spec),
-                Some(snapshot) => {
-                    let facts = BootSpec { log_level: 1, ..BootSpec::default() };
-                    running.go_on_without_jail(&facts, snapshot, vmms)
-                }
-            });
+            let runs = scope.spawn(move || running.run_without_jail(&spec, former.as_ref()));
             let (to_it, from_it) = (&mut self.to_it, &mut self.from_it);
             meanwhile(&mut |line| {
                 writeln!(to_it, "{line}").expect("it reads");
@@ -144,6 +156,7 @@ impl World {
         match result {
             Ok(status) => Some(status),
             Err(SandboxError::Taken) => {
+                assert!(refused.load(Ordering::SeqCst), "taken, though nobody had asked");
                 self.snapshot = sandbox.snapshot();
                 self.io = Some(host_of(sandbox));
                 None

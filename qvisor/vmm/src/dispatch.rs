@@ -358,6 +358,9 @@ fn set_stats(sandbox: &Sandbox, phys: u64) -> i64 {
 
 /// `SNAPSHOT`. Once the memory is taken the sandbox ends.
 fn snapshot(sandbox: &Sandbox, cpu: u32) -> Result<(), Errno> {
+    if !sandbox.wants_snapshot() {
+        return Err(Errno(libc::EPERM));
+    }
     if !sandbox.cpus.hold_others(cpu) {
         return Err(Errno(libc::EAGAIN));
     }

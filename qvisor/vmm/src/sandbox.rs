@@ -2,11 +2,13 @@
 #![deny(unsafe_code)]
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abi::boot::Platform;
+use abi::hostcall::{EVENT_SNAPSHOT, Event};
 use abi::layout::kernel_bytes;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
@@ -184,6 +186,8 @@ pub struct Sandbox {
     pub(crate) kernel_stats: KernelPlace,
     config: SandboxConfig,
     tsc: TscMeter,
+    former_vmms: AtomicU32,
+    wants_snapshot: AtomicBool,
     end: Mutex<End>,
     ended: Condvar,
 }
@@ -235,6 +239,8 @@ impl Sandbox {
             kernel_stats: KernelPlace::default(),
             config,
             tsc,
+            former_vmms: AtomicU32::new(0),
+            wants_snapshot: AtomicBool::new(false),
             end: Mutex::new(Rank::End, End::default()),
             ended: Condvar::new(),
         });
@@ -247,26 +253,12 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Loads the kernel, and writes what it gets to know. Called once.
-    pub fn load(self: &Arc<Self>, spec: &BootSpec) -> Result<Loaded, SandboxError> {
-        self.load_after(spec, None)
-    }
-
-    /// Loads a kernel that has run under `former_vmms` others, with the memory that the last one left; `spec` says what is new, and names no
-    /// handles. Called once, instead of [`Self::load`].
-    pub fn load_snapshot(
+    /// Loads the kernel, and writes what it gets to know. With what a former VMM has left of it, it goes on: then `spec` says what is new,
+    /// and names no handles. Called once.
+    pub fn load(
         self: &Arc<Self>,
         spec: &BootSpec,
-        snapshot: &Snapshot,
-        former_vmms: u32,
-    ) -> Result<Loaded, SandboxError> {
-        self.load_after(spec, Some((snapshot, former_vmms)))
-    }
-
-    fn load_after(
-        self: &Arc<Self>,
-        spec: &BootSpec,
-        former: Option<(&Snapshot, u32)>,
+        former: Option<&Snapshot>,
     ) -> Result<Loaded, SandboxError> {
         let linear_base = self.machine.linear_base();
         let protect = self.config.platform == Platform::Systrap;
@@ -287,36 +279,42 @@ impl Sandbox {
             cpus: self.cpus.count(),
             tsc_hz: self.tsc.hz(),
             xsave: self.machine.xsave(),
-            former_vmms: former.map_or(0, |(_, count)| count),
+            former_vmms: former.map_or(0, Snapshot::vmms),
         };
-        if let Some((snapshot, _)) = former {
+        self.former_vmms.store(machine.former_vmms, Ordering::Relaxed);
+        if let Some(snapshot) = former {
             snapshot.put(&self.memory, &image.parts).map_err(SandboxError::Put)?;
         }
         boot::write(&self.memory, spec, &machine)?;
         Ok(Loaded { sandbox: Arc::clone(self), image })
     }
 
-    /// Boots a kernel in a process that is in no jail, for tests with kernels of their own; else as [`Loaded::run`].
-    pub fn run_without_jail(self: &Arc<Self>, spec: &BootSpec) -> Result<u32, SandboxError> {
-        let Loaded { image, .. } = self.load(spec)?;
+    /// Runs a kernel in a process that is in no jail, for tests; else as [`Self::load`] and [`Loaded::run`].
+    pub fn run_without_jail(
+        self: &Arc<Self>,
+        spec: &BootSpec,
+        former: Option<&Snapshot>,
+    ) -> Result<u32, SandboxError> {
+        let Loaded { image, .. } = self.load(spec, former)?;
         self.run_cpus(&image)
     }
 
-    /// Goes on with a kernel in a process that is in no jail, as [`Self::run_without_jail`] boots one.
-    pub fn go_on_without_jail(
-        self: &Arc<Self>,
-        spec: &BootSpec,
-        snapshot: &Snapshot,
-        former_vmms: u32,
-    ) -> Result<u32, SandboxError> {
-        let Loaded { image, .. } = self.load_snapshot(spec, snapshot, former_vmms)?;
-        self.run_cpus(&image)
+    /// Asks the kernel, which is asleep, to have its memory taken. A kernel that was not asked is refused.
+    pub fn ask_for_snapshot(&self, request: i64) {
+        self.wants_snapshot.store(true, Ordering::SeqCst);
+        self.events.post(Event { kind: EVENT_SNAPSHOT, value: request, ..Event::default() });
+    }
+
+    /// Whether somebody has asked for its memory.
+    pub(crate) fn wants_snapshot(&self) -> bool {
+        self.wants_snapshot.load(Ordering::SeqCst)
     }
 
     /// Takes its memory, and ends it. All vCPUs sleep but the one that calls.
     pub(crate) fn take(&self) -> Result<(), Errno> {
+        let vmms = self.former_vmms.load(Ordering::Relaxed) + 1;
         let snapshot = self.files.page_map().and_then(|map| {
-            Snapshot::take(&self.memory, &map).map_err(|error| {
+            Snapshot::take(&self.memory, &map, vmms).map_err(|error| {
                 self.log(LEVEL_WARN, &format!("cannot take the sandbox's memory: {error}"));
                 Errno(libc::EIO)
             })

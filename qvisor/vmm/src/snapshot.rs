@@ -21,11 +21,13 @@ const PIECE_BYTES: u64 = 1 << 20;
 pub struct Snapshot {
     file: OwnedFd,
     bytes: u64,
+    vmms: u32,
 }
 
 impl Snapshot {
-    /// Takes the memory, which nobody changes meanwhile. `pagemap` is this process's.
-    pub(crate) fn take(memory: &SandboxMemory, pagemap: &File) -> io::Result<Self> {
+    /// Takes the memory, which nobody changes meanwhile. `pagemap` is this process's; `vmms`: how many its kernel
+    /// has had, this one included.
+    pub(crate) fn take(memory: &SandboxMemory, pagemap: &File, vmms: u32) -> io::Result<Self> {
         let file = File::from(memory::memory_file(c"dormouse-snapshot").map_err(io::Error::other)?);
         file.set_len(WINDOW_PHYS_END)?;
         let mut taken = 0;
@@ -36,13 +38,19 @@ impl Snapshot {
                 taken += len;
             }
         }
-        Ok(Self { file: file.into(), bytes: taken })
+        Ok(Self { file: file.into(), bytes: taken, vmms })
     }
 
     /// Bytes of memory that it holds.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// How many VMMs its kernel has had.
+    #[must_use]
+    pub fn vmms(&self) -> u32 {
+        self.vmms
     }
 
     /// Puts it into another sandbox's memory, into which the same kernel has been loaded: what nobody may write to there is as it is.

@@ -203,8 +203,8 @@ impl Cpus {
     /// Keeps all vCPUs asleep but `cpu`, which calls it, until they are let go; false: one of them does not sleep.
     pub fn hold_others(&self, cpu: u32) -> bool {
         self.held.store(true, SeqCst);
-        let others = (0..self.count()).filter(|other| *other != cpu);
-        let all = others.into_iter().all(|other| self.cpus[other as usize].sleeps.load(SeqCst));
+        let mut others = (0..self.count()).filter(|other| *other != cpu);
+        let all = others.all(|other| self.cpus[other as usize].sleeps.load(SeqCst));
         if !all {
             self.let_go();
         }

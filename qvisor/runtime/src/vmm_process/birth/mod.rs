@@ -49,7 +49,7 @@ impl Beginning {
     /// Puts the kernel into the sandbox's memory.
     fn load(&self, sandbox: &Arc<Sandbox>) -> Result<Loaded, SandboxError> {
         match self {
-            Self::Boot(spec) => sandbox.load(spec),
+            Self::Boot(spec) => sandbox.load(spec, None),
         }
     }
 }
