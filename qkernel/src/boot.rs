@@ -87,6 +87,8 @@ fn run_idle(idle: Arc<Task>) -> ! {
         timers::look();
         snapshot::attempt();
         if hibernate::attempt(exec::is_any_waiting) {
+            // Before anything that has come meanwhile wakes the sandbox.
+            snapshot::attempt();
             continue;
         }
         sched::wait_for_work(|| {

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use abi::layout::{KERNEL_IMAGE_PHYS, LINEAR_BASE_SYSTRAP};
+use sha2::{Digest, Sha256};
 
 const TARGET: &str = "x86_64-unknown-none";
 
@@ -42,6 +43,7 @@ fn main() {
     let mut image = loaded_part(&kernel.join(TARGET).join("release/qkernel"));
     relocate(&mut image, LINEAR_BASE_SYSTRAP + KERNEL_IMAGE_PHYS);
     write(&out.join("kernel.elf"), &image);
+    println!("cargo:rustc-env=DORMOUSE_KERNEL_DIGEST={}", hex(&Sha256::digest(&image)));
 
     let stub = target.join("stub");
     let script = qvisor.join("stub/stub.ld");
@@ -49,6 +51,10 @@ fn main() {
         format!(" -C link-arg=-T{} -C link-arg=--no-pie -C link-arg=--build-id=none", script.display());
     build(&mut cargo(&qvisor.join("stub"), &stub, &flags));
     write(&out.join("stub.elf"), &loaded_part(&stub.join(TARGET).join("release/stub")));
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether the kernel checks the order of its locks: in debug builds, or as `DORMOUSE_KERNEL_CHECKS` says (0 or 1).

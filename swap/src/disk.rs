@@ -5,6 +5,7 @@ mod repack;
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -397,6 +398,11 @@ impl Home for SwapHome {
         let slots = [&self.swap.slots, &self.reap.slots];
         let tables = persist::tables(&runs, slots, self.packed.as_ref(), words)?;
         to.write_all(&tables).map_err(TablesError::from)
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let packed = self.packed.as_ref().and_then(PackedFile::descriptor);
+        [self.swap.descriptor(), self.reap.descriptor(), packed].into_iter().flatten().collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The operations of a home of pages.
 
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 
 use crate::error::{SwapError, TablesError};
 use crate::packing::Repacked;
@@ -37,6 +38,8 @@ pub trait Home: Send + Sync {
     fn stats(&self) -> Vec<Stat>;
     /// Writes down what a home of the same kind needs besides the storage to be opened anew (`docs/swap-format.md`).
     fn persist(&self, to: &mut dyn Write) -> Result<(), TablesError>;
+    /// The descriptors of its own storage, in the order in which a home of the same kind is opened anew with them.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 }
 
 /// The outcome of a [`Home::store`].

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 pub use crate::piece::Piece;
 
@@ -23,6 +23,10 @@ pub trait Device: Send + Sync {
     fn lengthen(&self, len: u64);
     /// How long the file is, in bytes.
     fn file_len(&self) -> io::Result<u64>;
+    /// The file's descriptor, if it is one of this process's.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 impl Device for File {
@@ -51,6 +55,10 @@ impl Device for File {
 
     fn file_len(&self) -> io::Result<u64> {
         self.metadata().map(|metadata| metadata.len())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::io::Write;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::base::Base;
@@ -208,6 +209,10 @@ impl Home for Layered {
         out.extend_from_slice(&own);
         tables::seal(&mut out);
         to.write_all(&out).map_err(TablesError::from)
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.own.descriptors()
     }
 }
 

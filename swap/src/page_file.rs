@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::SwapError;
@@ -29,6 +30,11 @@ impl PageFile {
     pub fn existing(name: &'static str, device: Box<dyn Device>) -> io::Result<Self> {
         let len = AtomicU64::new(device.file_len()?);
         Ok(Self { len, ..Self::new(name, device) })
+    }
+
+    /// The descriptor of the file, if it is one of this process's.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.device.descriptor()
     }
 
     /// How many slots the file is long enough for.

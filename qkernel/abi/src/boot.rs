@@ -61,15 +61,15 @@ pub struct BootInfo {
     pub host_memory_mib: u32,
     /// How many VMMs this kernel has had before; 0: it has not run yet. Otherwise its memory is as it left it, and it is asleep.
     pub former_vmms: u32,
-    /// Zero.
-    pub pad: u32,
+    /// Non-zero: this VMM tells what the former one was asked to tell, and nothing of that is lost.
+    pub keeps_news: u32,
 }
 pin_layout!(
     BootInfo, 152,
     version: 0, platform: 4, linear_base: 8, heap_phys: 16, heap_end_phys: 24, user_end_phys: 32,
     user_frames_limit: 40, records_len: 48, hostcall_entry: 56, xsave_size: 64, cpus: 68, xsave_mask: 72,
     tsc_hz: 80, random_seed: 88, strace: 120, log_level: 124, share_files: 128, handles_max: 132,
-    patch_calls: 136, host_memory_mib: 140, former_vmms: 144, pad: 148,
+    patch_calls: 136, host_memory_mib: 140, former_vmms: 144, keeps_news: 148,
 );
 
 /// The tables of `/proc/net` that the host's kernel may have for the sandbox's network.

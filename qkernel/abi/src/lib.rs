@@ -38,4 +38,4 @@ pub use hostcall::HostCall;
 pub use layout::{PAGE_BYTES, PAGE_SHIFT, PAGE_SIZE};
 
 /// Version of this interface; the VMM refuses a kernel built with another one.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;

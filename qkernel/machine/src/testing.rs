@@ -128,7 +128,7 @@ fn boot_info(base: u64, former_vmms: u32) -> BootInfo {
         host_memory_mib: 0,
         handles_max: HANDLES,
         former_vmms,
-        pad: 0,
+        keeps_news: 0,
     }
 }
 

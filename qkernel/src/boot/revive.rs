@@ -32,5 +32,7 @@ pub(crate) fn revive(boot: &BootInfo, records: &[u8]) {
     kcmp::forget_cookie();
     hibernate::revive();
     container::all().iter().for_each(|container| container.count_pauses_anew());
-    host_poll::revive();
+    if boot.keeps_news == 0 {
+        host_poll::revive();
+    }
 }

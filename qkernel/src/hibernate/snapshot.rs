@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicI64, Ordering};
 use abi::hostcall as hc;
 
 use super::HIBERNATION;
+use super::state_machine::Machine;
 use machine::errno::Errno;
 use machine::host;
 use machine::mm::window;
@@ -25,17 +26,23 @@ pub(super) fn is_wanted() -> bool {
     WANTED.load(Ordering::SeqCst) != 0
 }
 
-/// Has the memory taken if that is wanted and nothing is in the way; then it does not return. For the idle loop.
+/// Has the memory taken if that is wanted and nothing is in the way, as a sleep that was ordered is; then it does not return. For the
+/// idle loop.
 pub fn attempt() {
     if !is_wanted() {
         return;
     }
-    if HIBERNATION.machine.lock().is_at_work() {
+    let is_between = |machine: &Machine| machine.is_at_work() || machine.is_wanted();
+    if is_between(&HIBERNATION.machine.lock()) {
         return;
     }
     let Some(frozen) = sched::freeze() else { return };
     // In what is taken there is no request any more.
     let request = WANTED.swap(0, Ordering::SeqCst);
+    if request == 0 {
+        // Another CPU was faster.
+        return;
+    }
     let is_asleep = HIBERNATION.machine.lock().is_hibernated() && window::is_empty();
     let result = match is_asleep {
         true => {

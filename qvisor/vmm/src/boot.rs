@@ -371,6 +371,8 @@ pub struct MachineSpec {
     pub xsave: XsaveLayout,
     /// How many VMMs this kernel has had before.
     pub former_vmms: u32,
+    /// Nothing is lost of what the former one was asked to tell.
+    pub keeps_news: bool,
 }
 
 /// Writes the boot information and the records into kernel memory.
@@ -403,7 +405,7 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &MachineSpec) -> 
         patch_calls: u32::from(!spec.plain_calls && cpu::has_fsgsbase()),
         host_memory_mib: process::host_memory_mib(),
         former_vmms: machine.former_vmms,
-        pad: 0,
+        keeps_news: machine.keeps_news.into(),
     };
     memory.copy_out(RECORDS_PHYS, &records).ok_or(BootError::Memory)?;
     memory.write(BOOT_INFO_PHYS, &info).ok_or(BootError::Memory)

@@ -364,8 +364,8 @@ fn snapshot(sandbox: &Sandbox, cpu: u32) -> Result<(), Errno> {
     if !sandbox.cpus.hold_others(cpu) {
         return Err(Errno(libc::EAGAIN));
     }
-    let is_quiet = sandbox.events.is_empty() && !sandbox.files.io().is_at_work();
-    let taken = if is_quiet { sandbox.take() } else { Err(Errno(libc::EAGAIN)) };
+    // What the kernel has not been told yet, the next VMM tells.
+    let taken = if sandbox.files.io().is_at_work() { Err(Errno(libc::EAGAIN)) } else { sandbox.take() };
     if taken.is_err() {
         sandbox.cpus.let_go();
     }

@@ -14,6 +14,9 @@ use crate::memory::{MemoryError, SandboxMemory};
 /// The kernel this VMM was built with, on pages of its own.
 pub static KERNEL: &[u8] = &PageAligned(*include_bytes!(concat!(env!("OUT_DIR"), "/kernel.elf"))).0;
 
+/// The SHA-256 of [`KERNEL`] in hexadecimal digits.
+pub const KERNEL_DIGEST: &str = env!("DORMOUSE_KERNEL_DIGEST");
+
 #[repr(C, align(4096))]
 struct PageAligned<B: ?Sized>(B);
 

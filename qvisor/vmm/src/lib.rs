@@ -16,6 +16,7 @@ pub mod fault_signals;
 pub mod footprint;
 pub mod futex;
 pub mod guest_memory;
+pub mod handover;
 pub mod hibernate;
 pub mod host_paths;
 pub mod hostcall;

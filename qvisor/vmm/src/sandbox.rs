@@ -280,6 +280,7 @@ impl Sandbox {
             tsc_hz: self.tsc.hz(),
             xsave: self.machine.xsave(),
             former_vmms: former.map_or(0, Snapshot::vmms),
+            keeps_news: former.is_some(),
         };
         self.former_vmms.store(machine.former_vmms, Ordering::Relaxed);
         if let Some(snapshot) = former {
@@ -325,19 +326,16 @@ impl Sandbox {
     }
 
     /// The memory that was taken from it, once.
-    #[must_use]
-    pub fn snapshot(&self) -> Option<Snapshot> {
+    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         self.lock_end().snapshot.take()
-    }
-
-    /// Its host objects, for another sandbox; `None` while somebody else holds it.
-    #[must_use]
-    pub fn into_host(self: Arc<Self>) -> Option<HostIo> {
-        Arc::into_inner(self).map(|sandbox| sandbox.files)
     }
 
     fn run_cpus(self: &Arc<Self>, image: &LoadedImage) -> Result<u32, SandboxError> {
         self.lock_end().cpus_left = self.cpus.count();
+        self.files
+            .io()
+            .go_on()
+            .map_err(|error| SandboxError::Thread(std::io::Error::from_raw_os_error(error.0)))?;
         let mut threads = Vec::new();
         for cpu in 0..self.cpus.count() {
             let sandbox = Arc::clone(self);
@@ -444,6 +442,11 @@ impl Sandbox {
         self.machine.exits()
     }
 
+    /// How it was made.
+    pub(crate) fn config(&self) -> &SandboxConfig {
+        &self.config
+    }
+
     /// The home of its pages.
     pub(crate) fn hibernation(&self) -> &Arc<Hibernation> {
         &self.config.hibernation
@@ -492,6 +495,16 @@ impl Loaded {
     pub fn run(self, _: &Seal) -> Result<u32, SandboxError> {
         self.sandbox.run_cpus(&self.image)
     }
+
+    /// Runs the kernel in a process that is in no jail, for tests.
+    pub fn run_without_jail(self) -> Result<u32, SandboxError> {
+        self.sandbox.run_cpus(&self.image)
+    }
+}
+
+/// How many frames of user memory a sandbox has whose limit may become so high.
+pub(crate) fn frames_of(memory_most_bytes: u64) -> u32 {
+    u32::try_from(user_bytes(memory_most_bytes) / abi::PAGE_SIZE).unwrap_or(u32::MAX)
 }
 
 /// User memory for a limit: whole blocks, with slack for frames that cannot be used (a control page in each block on

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use abi::layout::{PAGE_SIZE, WINDOW_PHYS_END};
@@ -39,6 +39,16 @@ impl Snapshot {
             }
         }
         Ok(Self { file: file.into(), bytes: taken, vmms })
+    }
+
+    /// The memory that a former VMM has taken of a kernel which has had so many VMMs.
+    pub(crate) fn of_former(file: OwnedFd, bytes: u64, vmms: u32) -> Self {
+        Self { file, bytes, vmms }
+    }
+
+    /// The file.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Bytes of memory that it holds.

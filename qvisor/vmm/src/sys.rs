@@ -446,6 +446,12 @@ pub fn eventfd_signal(fd: BorrowedFd<'_>) {
     let _ = sys_call!(libc::SYS_write, fd.as_raw_fd(), &raw const one, 8);
 }
 
+/// Sets an event counter to 0.
+pub fn eventfd_clear(fd: BorrowedFd<'_>) {
+    let mut count = 0_u64;
+    let _ = sys_call!(libc::SYS_read, fd.as_raw_fd(), &raw mut count, 8);
+}
+
 /// Raises the limit of open files as far as this process may; result: the limit. The programs of a sandbox meet limits of
 /// their own, which are to come first.
 pub fn raise_open_files() -> u64 {

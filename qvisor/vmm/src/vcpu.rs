@@ -183,20 +183,30 @@ impl Cpus {
             }
             if !watches {
                 futex::wait(pending, 0, deadline, futex::Scope::Private);
-            } else if io.wait(deadline) == Woken::Edges && io.take_edges(most, &mut *take) > 0 {
-                break;
+            } else if io.wait(deadline) == Woken::Edges {
+                // What is taken is with this vCPU alone, which is not to be held with it.
+                self.end_sleep(state);
+                if self.is_stopping() || io.take_edges(most, &mut *take) > 0 {
+                    break;
+                }
+                state.sleeps.store(true, SeqCst);
             }
         }
+        self.end_sleep(state);
         self.busy.fetch_add(1, Relaxed);
+        if watches {
+            self.watcher.store(NOBODY, SeqCst);
+        }
+    }
+
+    /// A vCPU's sleep ends as soon as nobody holds it.
+    fn end_sleep(&self, state: &Cpu) {
         state.sleeps.store(false, SeqCst);
         // Whoever holds it has seen one of the two.
         while self.held.load(SeqCst) && !self.is_stopping() {
             state.sleeps.store(true, SeqCst);
             std::thread::sleep(HELD_LOOK);
             state.sleeps.store(false, SeqCst);
-        }
-        if watches {
-            self.watcher.store(NOBODY, SeqCst);
         }
     }
 

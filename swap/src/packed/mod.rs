@@ -8,6 +8,7 @@ mod set;
 mod write;
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -57,6 +58,11 @@ impl PackedFile {
         let key = is_sealed.then(OnceLock::new);
         let (unpack_ns, benches) = (AtomicU64::new(0), Mutex::default());
         Self { file, sets: Vec::new(), key, unpack_ns, engine: None, redone: AtomicU64::new(0), benches }
+    }
+
+    /// The descriptor of the file, if it is one of this process's.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.descriptor()
     }
 
     pub fn with_engine(self, engine: Arc<dyn Engine>) -> Self {

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -141,6 +142,10 @@ impl Device for Faulty {
 
     fn file_len(&self) -> io::Result<u64> {
         self.device.file_len()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.device.descriptor()
     }
 }
 

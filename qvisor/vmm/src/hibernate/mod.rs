@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod accelerator;
+pub(crate) mod handover;
 mod ignored;
 pub mod injection;
 mod lists;
@@ -131,7 +132,7 @@ pub(crate) enum CameOut {
 pub struct Hibernation {
     /// Or why there is none. Held to read by all who fetch, and to write while pages are stored.
     home: Result<RwLock<Box<dyn Home>>, String>,
-    reap: Reap,
+    plan: SwapPlan,
     settling: Settling,
     listener: OnceLock<Listener>,
     /// Never held while the disk is read or written.
@@ -156,7 +157,7 @@ struct Figures {
 
 impl std::fmt::Debug for Hibernation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hibernation").field("reap", &self.reap).finish_non_exhaustive()
+        f.debug_struct("Hibernation").field("plan", &self.plan).finish_non_exhaustive()
     }
 }
 
@@ -169,16 +170,19 @@ impl Hibernation {
             Err(error) if plan.dir.is_some() => return Err(error.into()),
             home => home.map_err(|error| error.to_string()),
         };
-        Ok(Self { settling: Settling::new(plan.settle, plan::open_turn(plan)), ..Self::new(home, plan.reap) })
+        Ok(Self {
+            settling: Settling::new(plan.settle, plan::open_turn(plan)),
+            ..Self::new(home, plan.clone())
+        })
     }
 
     /// Of a sandbox that never hibernates.
     #[must_use]
     pub fn none() -> Self {
-        Self::new(Err("it has no swap files".into()), Reap::default())
+        Self::new(Err("it has no swap files".into()), SwapPlan::default())
     }
 
-    fn new(home: Result<Box<dyn Home>, String>, reap: Reap) -> Self {
+    fn new(home: Result<Box<dyn Home>, String>, plan: SwapPlan) -> Self {
         let figures = Figures {
             reap_now: None,
             last: Err("it was never asked to".into()),
@@ -190,7 +194,7 @@ impl Hibernation {
         };
         Self {
             home: home.map(|home| RwLock::new(Rank::Hibernation, home)),
-            reap,
+            plan,
             settling: Settling::default(),
             listener: OnceLock::new(),
             figures: Mutex::new(Rank::HibernationFigures, figures),
@@ -215,7 +219,7 @@ impl Hibernation {
     /// A wake begins: whether it brings the working set back at once; `None`: as the sandbox was started.
     pub fn begin_wake(&self, reap: Option<Reap>) {
         // Nobody waits for an answer of the sandbox's, only for the end of this.
-        let usual = if self.reap == Reap::Stream { Reap::On } else { self.reap };
+        let usual = if self.plan.reap == Reap::Stream { Reap::On } else { self.plan.reap };
         self.figures().reap_now = Some(reap.unwrap_or(usual));
         self.settling.awake();
         injection::pass(Point::Waking);
@@ -282,7 +286,7 @@ impl Hibernation {
             return BAD;
         };
         let in_set = working.len();
-        if self.reap == Reap::Off {
+        if self.plan.reap == Reap::Off {
             // Neighbours in memory are neighbours in the file, for page faults.
             rest.append(&mut working);
             rest.sort_unstable_by_key(|page| page.id);
@@ -371,7 +375,7 @@ impl Hibernation {
         self.settling.awake();
         let mut figures = self.figures();
         figures.woken = Woken::default();
-        let how = match figures.reap_now.take().unwrap_or(self.reap) {
+        let how = match figures.reap_now.take().unwrap_or(self.plan.reap) {
             Reap::Off => hc::REAP_OFF,
             Reap::On => hc::REAP_FIRST,
             Reap::Stream => hc::REAP_STREAM,

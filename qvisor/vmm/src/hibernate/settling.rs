@@ -56,6 +56,11 @@ impl Settling {
         }
     }
 
+    /// The file of the turn, where there is one.
+    pub fn turn_file(&self) -> Option<&File> {
+        self.turn.as_ref()
+    }
+
     /// The sandbox wakes: whatever packs gives up soon.
     pub fn awake(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
@@ -118,10 +123,15 @@ struct Turn<'a>(Option<&'a File>);
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if let Some(file) = self.0 {
-            // SAFETY: the descriptor is the settings'.
-            unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+            let_go(file);
         }
     }
+}
+
+/// Lets others have the turn.
+pub(super) fn let_go(turn: &File) {
+    // SAFETY: integers only.
+    unsafe { libc::flock(turn.as_raw_fd(), libc::LOCK_UN) };
 }
 
 impl Hibernation {

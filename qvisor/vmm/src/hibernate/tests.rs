@@ -127,7 +127,7 @@ impl Device for Meeting {
 fn threads_fetch_at_once() {
     let memory = begin().0;
     let home = SwapHome::new(Meeting::new(), Meeting::new(), u64::MAX);
-    let hibernation = Hibernation::new(Ok(Box::new(home)), Reap::On);
+    let hibernation = Hibernation::new(Ok(Box::new(home)), SwapPlan::default());
     let ids: Vec<PageId> = (1..801).collect();
     sleep(&memory, &hibernation, &ids);
     thread::scope(|scope| {
@@ -191,7 +191,8 @@ fn the_next_sleep_packs_after_the_last_one() {
     let turn = file();
     let other = File::open(format!("/proc/self/fd/{}", turn.as_raw_fd())).unwrap();
     let settling = Settling::new(Duration::ZERO, Some(turn));
-    let hibernation = Arc::new(Hibernation { settling, ..Hibernation::new(Ok(Box::new(home)), Reap::On) });
+    let hibernation =
+        Arc::new(Hibernation { settling, ..Hibernation::new(Ok(Box::new(home)), SwapPlan::default()) });
     let (tell, told) = mpsc::channel();
     hibernation.when_packed(move |result| tell.send(result).unwrap());
     sleep(&memory, &hibernation, &(1..500).collect::<Vec<_>>());

@@ -4,6 +4,8 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use serde::{Deserialize, Serialize};
+
 use super::arguments::Handle;
 use super::quota::{Held, Quota};
 use super::reads::Reads;
@@ -22,7 +24,7 @@ const RESERVED_HANDLES: u64 = 1024;
 const HANDLES_MAX: u64 = 1 << 20;
 
 /// The object that a handle stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileKind {
     Regular,
     Directory,
@@ -268,6 +270,17 @@ impl FileTable {
         let handle = Handle::try_from(slots.files.len()).map_err(|_| Errno(libc::ENFILE))?;
         slots.files.push(file);
         Ok(handle)
+    }
+
+    /// Looks at the files by their handles, and at the handles that are free.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&[Option<Arc<HostFile>>], &[Handle]) -> T) -> T {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        look(&slots.files, &slots.free)
+    }
+
+    /// The table with these files by their handles, and the handles of them that are free.
+    pub(super) fn with(self, files: Vec<Option<Arc<HostFile>>>, free: Vec<Handle>) -> Self {
+        Self { slots: RwLock::new(Slots { files, free }), ..self }
     }
 
     pub(super) fn remove(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {

@@ -8,10 +8,10 @@ use super::arguments::Handle;
 use super::fd_name::FdName;
 use super::file::{FileKind, FileTable, HostFile, MountTraits};
 use super::io_threads::{EventSink, IoThreads};
-use super::locks::Locks;
+use super::locks::{LockPlan, Locks};
 use super::quota::Quota;
 use super::stream_kind::Stream;
-use super::watches::Watches;
+use super::watches::{WatchPlan, Watches};
 use crate::activity::Activity;
 use crate::broker::Broker;
 use crate::errno::Errno;
@@ -53,15 +53,34 @@ impl HostIo {
 
     /// Prepares the process for host I/O as [`HostIo::new`] does, with a `/proc` that shows at least this process.
     pub fn with_proc(sink: EventSink, proc: BorrowedFd<'_>) -> Result<Self, Errno> {
-        sys::clear_umask();
-        sys::ignore_sigpipe();
-        let flags = libc::O_PATH | libc::O_DIRECTORY;
-        let proc_dir = sys::openat(proc, c"self/fd", flags, 0)?;
+        let proc_dir = prepare(proc)?;
         let files = FileTable::new();
         sys::make_room_for_descriptors(proc_dir.as_fd(), DESCRIPTORS);
-        Ok(Self {
+        Ok(Self::of(proc_dir, files, IoThreads::new(sink)?))
+    }
+
+    /// The objects of a sandbox that had another VMM.
+    pub(super) fn of_former(
+        files: FileTable,
+        io: IoThreads,
+        terminal: Option<Handle>,
+        watches: Option<WatchPlan>,
+        locks: Vec<LockPlan>,
+    ) -> Result<Self, Errno> {
+        let proc = sys::openat(sys::working_directory(), c"/proc", libc::O_PATH | libc::O_DIRECTORY, 0)?;
+        let host = Self {
+            watches: Mutex::new(Rank::Watches, watches.map(Watches::from).unwrap_or_default()),
+            locks: locks.into(),
+            ..Self::of(prepare(proc.as_fd())?, files, io)
+        };
+        terminal.map(|terminal| host.terminal.set(terminal));
+        Ok(host)
+    }
+
+    fn of(proc_dir: OwnedFd, files: FileTable, io: IoThreads) -> Self {
+        Self {
             files,
-            io: IoThreads::new(sink)?,
+            io,
             proc_dir,
             jailed: AtomicBool::new(false),
             terminal: OnceLock::new(),
@@ -69,7 +88,7 @@ impl HostIo {
             broker: OnceLock::new(),
             watches: Mutex::new(Rank::Watches, Watches::default()),
             locks: Locks::default(),
-        })
+        }
     }
 
     /// The `/proc` it was made with.
@@ -214,4 +233,11 @@ impl HostIo {
         self.io.forget(handle, &file);
         Ok(0)
     }
+}
+
+/// Prepares the process, and opens what names its descriptors below its `/proc`.
+fn prepare(proc: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    sys::clear_umask();
+    sys::ignore_sigpipe();
+    sys::openat(proc, c"self/fd", libc::O_PATH | libc::O_DIRECTORY, 0)
 }

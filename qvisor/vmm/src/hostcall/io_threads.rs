@@ -8,6 +8,8 @@
 //! vCPU waits ([`IoThreads::wait`]) as well as the thread: `epoll` wakes the waiter that came last, so the thread is
 //! woken only when no vCPU is idle. It gives a busy one a moment to look by itself before it has it interrupted.
 
+pub(super) mod handover;
+
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -197,6 +199,25 @@ impl IoThreads {
         })
     }
 
+    /// Ends the threads.
+    fn end(&self) {
+        self.shared.jobs.lock().closing = true;
+        self.shared.jobs_changed.notify_all();
+        let (poller, workers) = {
+            let mut threads = self.threads.lock();
+            (threads.poller.take(), std::mem::take(&mut threads.workers))
+        };
+        if let Some(poller) = poller {
+            sys::eventfd_signal(self.shared.wake.as_fd());
+            let _ = poller.join();
+            // It would end the next thread at once.
+            sys::eventfd_clear(self.shared.wake.as_fd());
+        }
+        for worker in workers {
+            let _ = worker.join();
+        }
+    }
+
     /// Watches `fd` for edges, until it is closed; the first tells what holds now.
     pub fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
         if token >= TOKENS {
@@ -368,13 +389,7 @@ impl IoThreads {
 
 impl Drop for IoThreads {
     fn drop(&mut self) {
-        self.shared.jobs.lock().closing = true;
-        self.shared.jobs_changed.notify_all();
-        sys::eventfd_signal(self.shared.wake.as_fd());
-        let threads = std::mem::take(&mut *self.threads.lock());
-        for thread in threads.poller.into_iter().chain(threads.workers) {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
@@ -399,10 +414,12 @@ impl Shared {
         let mut rest = Duration::ZERO;
         loop {
             let Ok(count) = sys::epoll_wait(self.epoll.as_fd(), &mut events) else { return };
+            let mut is_over = false;
             for event in &events[..count] {
                 let (data, ready) = (event.u64, event.events);
                 match data {
-                    WAKE => return,
+                    // The others are told nowhere else.
+                    WAKE => is_over = true,
                     EDGES if self.remind() => rest = Duration::ZERO,
                     // A vCPU was about to look, and will be next time: keep out of its way.
                     EDGES => {
@@ -411,6 +428,9 @@ impl Shared {
                     }
                     _ => self.report(data, ready),
                 }
+            }
+            if is_over {
+                return;
             }
         }
     }

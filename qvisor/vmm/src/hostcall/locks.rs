@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::hostcall::{HostLock, LOCK_EXCLUSIVE, LOCK_SHARED, LOCKS_MAX};
+use serde::{Deserialize, Serialize};
 
 use super::arguments::Handle;
 use super::decode::{LockKind, Request};
@@ -37,7 +38,56 @@ impl Default for Locks {
     }
 }
 
+/// A lock for the next VMM: the host has it, by the open file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LockPlan {
+    handle: Handle,
+    first: u64,
+    last: u64,
+    is_exclusive: bool,
+}
+
+impl LockPlan {
+    /// The handle by which the lock is held.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl From<Vec<LockPlan>> for Locks {
+    fn from(plan: Vec<LockPlan>) -> Self {
+        let locks = Self::default();
+        for LockPlan { handle, first, last, is_exclusive } in plan {
+            let kind = if is_exclusive { LockKind::Exclusive } else { LockKind::Shared };
+            let held = locks.of(handle);
+            let pieces = &mut held.lock().pieces;
+            let before = pieces.len();
+            pieces.set(first, last.max(first), kind);
+            let more = pieces.len().wrapping_sub(before);
+            locks.total.fetch_add(more, Ordering::Relaxed);
+        }
+        locks
+    }
+}
+
 impl Locks {
+    /// What the next VMM has to know.
+    pub fn plan(&self) -> Vec<LockPlan> {
+        let mut all = Vec::new();
+        for (handle, held) in &*self.files.lock() {
+            for (first, (last, is_exclusive)) in &held.lock().pieces.0 {
+                all.push(LockPlan {
+                    handle: *handle,
+                    first: *first,
+                    last: *last,
+                    is_exclusive: *is_exclusive,
+                });
+            }
+        }
+        all
+    }
+
     fn of(&self, handle: Handle) -> Arc<Mutex<Held>> {
         let new = || Arc::new(Mutex::new(Rank::LockedFile, Held::default()));
         Arc::clone(self.files.lock().entry(handle).or_insert_with(new))

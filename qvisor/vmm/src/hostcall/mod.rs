@@ -9,6 +9,7 @@ pub mod events;
 mod fd_name;
 pub mod file;
 mod files;
+pub(crate) mod handover;
 pub mod host_io;
 pub mod io_threads;
 mod locks;

@@ -2,12 +2,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use serde::{Deserialize, Serialize};
+
 use super::fd_name::FdName;
 use crate::errno::Errno;
 use crate::sys;
 
 /// The kind of a stream on the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamKind {
     Pipe,
     Terminal,
@@ -19,7 +21,7 @@ pub enum StreamKind {
 }
 
 /// A stream, and whether its descriptor is one of our own that never waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
     pub(super) kind: StreamKind,
     pub(super) nonblocking: bool,

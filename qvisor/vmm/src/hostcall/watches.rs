@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
 use abi::hostcall::WATCHES_MAX;
+use serde::{Deserialize, Serialize};
 
 use super::arguments::Handle;
 use super::decode::Request;
@@ -71,7 +72,33 @@ impl HostIo {
     }
 }
 
+/// The watches for the next VMM.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WatchPlan {
+    stream: Handle,
+    descriptors: BTreeSet<i32>,
+}
+
+impl WatchPlan {
+    /// The handle by which the host tells.
+    pub fn stream(&self) -> &Handle {
+        &self.stream
+    }
+}
+
+impl From<WatchPlan> for Watches {
+    fn from(WatchPlan { stream, descriptors }: WatchPlan) -> Self {
+        Self { stream: Some(stream), descriptors }
+    }
+}
+
 impl Watches {
+    /// What the next VMM has to know; nothing, where nothing is watched.
+    pub fn plan(&self) -> Option<WatchPlan> {
+        self.stream.map(|stream| WatchPlan { stream, descriptors: self.descriptors.clone() })
+    }
+
     /// It is closed.
     pub fn closed(&mut self, handle: Handle) {
         if self.stream == Some(handle) {

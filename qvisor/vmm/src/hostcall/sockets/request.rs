@@ -1,13 +1,14 @@
 //! Socket calls whose arguments have been checked.
 
 use abi::socket::Message;
+use serde::{Deserialize, Serialize};
 
 use super::super::arguments::Handle;
 use crate::broker::Ids;
 use crate::guest_memory::{GuestBox, GuestBuffers, GuestSlice};
 
 /// Family, type and protocol of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketKind {
     pub family: i32,
     pub kind: i32,

@@ -1,0 +1,115 @@
+//! The threads' state on its way from one VMM to the next.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Arm, EventSink, IoThreads, Jobs, Shared, Threads};
+use crate::errno::Errno;
+use crate::handover::{HandOverError, Placed};
+use crate::hostcall::file::FileTable;
+use crate::lock::{Mutex, Rank};
+
+/// The threads' state for the next VMM: their descriptors by number, and who waits.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::hostcall) struct IoPlan {
+    epoll: RawFd,
+    idle: RawFd,
+    edges: RawFd,
+    wake: RawFd,
+    kick: RawFd,
+    generation: u32,
+    watches: bool,
+    arms: Vec<ArmPlan>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ArmPlan {
+    handle: u32,
+    generation: u32,
+    token: u64,
+    waits: bool,
+}
+
+/// Threads that have ended, whose state is left to the next VMM.
+pub(in crate::hostcall) struct IoLeft<'t> {
+    shared: &'t Shared,
+    generation: u32,
+    watches: bool,
+}
+
+impl IoLeft<'_> {
+    /// The plan for it.
+    pub fn plan(&self) -> IoPlan {
+        let Shared { epoll, idle, edges, wake, kick, .. } = self.shared;
+        let [epoll, idle, edges, wake, kick] = [epoll, idle, edges, wake, kick].map(AsRawFd::as_raw_fd);
+        let arm = |(handle, arm): (&u32, &Arm)| ArmPlan {
+            handle: *handle,
+            generation: arm.generation,
+            token: arm.token,
+            waits: arm.waits,
+        };
+        let arms = self.shared.arms.lock().iter().map(arm).collect();
+        IoPlan { epoll, idle, edges, wake, kick, generation: self.generation, watches: self.watches, arms }
+    }
+
+    /// The descriptors that the plan names.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 5] {
+        let Shared { epoll, idle, edges, wake, kick, .. } = self.shared;
+        [epoll, idle, edges, wake, kick].map(AsFd::as_fd)
+    }
+}
+
+impl IoThreads {
+    /// The threads of a sandbox that had another VMM. None runs until something is asked of them, or [`Self::go_on`].
+    pub(in crate::hostcall) fn of_former(
+        plan: IoPlan,
+        files: &FileTable,
+        placed: &mut Placed,
+        sink: EventSink,
+    ) -> Result<Self, HandOverError> {
+        let mut take = |number| placed.take(number).ok_or(HandOverError::Damaged("a file is missing"));
+        let mut arms = HashMap::new();
+        for ArmPlan { handle, generation, token, waits } in plan.arms {
+            arms.insert(handle, Arm { generation, token, file: files.get(handle)?, waits });
+        }
+        let shared = Shared {
+            epoll: take(plan.epoll)?,
+            idle: take(plan.idle)?,
+            edges: take(plan.edges)?,
+            wake: take(plan.wake)?,
+            kick: take(plan.kick)?,
+            waiting: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
+            arms: Mutex::new(Rank::IoArms, arms),
+            jobs: Mutex::new(Rank::IoJobs, Jobs::default()),
+            jobs_changed: Condvar::new(),
+            sink,
+        };
+        let threads = Threads { generation: plan.generation, ..Threads::default() };
+        Ok(Self {
+            shared: Arc::new(shared),
+            threads: Mutex::new(Rank::IoThreads, threads),
+            watches: AtomicBool::new(plan.watches),
+        })
+    }
+
+    /// Waits for what the former VMM was asked to wait for.
+    pub(crate) fn go_on(&self) -> Result<(), Errno> {
+        let waits = self.watches() || !self.shared.arms.lock().is_empty();
+        if waits { self.prepare_poller().map(drop) } else { Ok(()) }
+    }
+
+    /// Ends the threads, and leaves their state to the next VMM. What has come until now has been told; what comes later stays in
+    /// the sets.
+    pub(in crate::hostcall) fn leave(&self) -> IoLeft<'_> {
+        self.end();
+        let generation = self.threads.lock().generation;
+        IoLeft { shared: &self.shared, generation, watches: self.watches() }
+    }
+}

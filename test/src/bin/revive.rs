@@ -1,0 +1,47 @@
+//! Replaces the VMM of a sandbox again and again, each time by a new program with another address layout, and looks whether anything
+//! is lost or doubled.
+//!
+//!     revive [--rounds N] [--platform kvm|systrap] [--seed N] [--figures]
+//!
+//! The driver starts a VMM, which runs a program with threads, children, sockets, timers, locks and memory of many kinds. Each round
+//! talks to the program, has the sandbox taken while it is awake or asleep, waits for the VMM's end, and starts the next one; some of
+//! those are killed before they run anything, and another takes their place. The VMMs are in no jail.
+
+#[path = "../revive/driver.rs"]
+mod driver;
+#[path = "../revive/program.rs"]
+mod program;
+#[path = "../revive/vmm_side.rs"]
+mod vmm_side;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Replaces the VMM of a sandbox again and again
+#[derive(Clone, Debug, Parser)]
+struct Options {
+    /// How often
+    #[arg(long, default_value_t = 20)]
+    rounds: u32,
+    /// The platform: kvm or systrap
+    #[arg(long, default_value = "systrap")]
+    platform: String,
+    /// Chooses what happens in which round
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Prints how long replacements take
+    #[arg(long)]
+    figures: bool,
+    /// Is a VMM of the driver, in this directory, whose standard input is the driver's socket
+    #[arg(long, hide = true)]
+    vmm: Option<std::path::PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match &options.vmm {
+        Some(dir) => vmm_side::run(dir, &options.platform),
+        None => driver::run(&options),
+    }
+}

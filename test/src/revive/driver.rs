@@ -1,0 +1,377 @@
+//! The driver: it keeps what one VMM leaves until the next one takes it over, and talks to the program meanwhile.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use vmm::handover::Kept;
+
+use crate::Options;
+use crate::vmm_side::{ASLEEP, BOOT, ENDED, GO, LEAVE, READY, RESUME, SLEEP, WAKE, in_full};
+
+/// How long any answer may take. It is no measure: what is lost never comes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The program's wait status when nothing was wrong at its end.
+const RIGHT_END: u32 = 7 << 8;
+
+type Outcome<T> = Result<T, String>;
+
+fn why(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// A VMM, and the socket to it.
+struct Vmm {
+    child: Child,
+    socket: UnixStream,
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Vmm {
+    fn start(dir: &Path, platform: &str) -> Outcome<Self> {
+        let (ours, theirs) = UnixStream::pair().map_err(why)?;
+        ours.set_read_timeout(Some(PATIENCE)).map_err(why)?;
+        let child = Command::new("/proc/self/exe")
+            .args(["--platform", platform, "--vmm"])
+            .arg(dir)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .map_err(why)?;
+        Ok(Self { child, socket: ours })
+    }
+
+    fn say(&self, word: u8) -> Outcome<()> {
+        (&self.socket).write_all(&[word]).map_err(why)
+    }
+
+    fn hear(&self, word: u8) -> Outcome<()> {
+        let mut heard = [0];
+        (&self.socket).read_exact(&mut heard).map_err(|error| format!("the VMM does not answer: {error}"))?;
+        match heard[0] {
+            heard if heard == word => Ok(()),
+            ENDED => Err(format!("the sandbox has ended: {:?}", self.status())),
+            other => Err(format!("the VMM said {:?} instead of {:?}", char::from(other), char::from(word))),
+        }
+    }
+
+    fn status(&self) -> Outcome<u32> {
+        let mut status = [0; 4];
+        (&self.socket).read_exact(&mut status).map_err(why)?;
+        Ok(u32::from_le_bytes(status))
+    }
+
+    /// Ends it as nothing else can. It has run nothing yet.
+    fn kill(mut self) -> Outcome<()> {
+        self.child.kill().and_then(|()| self.child.wait()).map(drop).map_err(why)
+    }
+
+    /// Waits until it has ended by itself.
+    fn end(mut self) -> Outcome<()> {
+        let status = self.child.wait().map_err(why)?;
+        if status.success() { Ok(()) } else { Err(format!("the former VMM ended with {status}")) }
+    }
+
+    /// The host addresses at which it has anything mapped but the sandbox's memory.
+    fn mappings(&self) -> Outcome<Vec<(u64, u64)>> {
+        let text = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).map_err(why)?;
+        let range = |line: &str| {
+            let (start, end) = line.split(' ').next()?.split_once('-')?;
+            Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+        };
+        let is_own = |line: &&str| {
+            line.ends_with("heap]")
+                || line.contains("/revive")
+                || line.contains(".so")
+                || line.contains("stack]")
+        };
+        Ok(text.lines().filter(is_own).filter_map(range).collect())
+    }
+}
+
+/// A small generator of choices.
+struct Choices(u64);
+
+impl Choices {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+/// The talk to the program.
+struct Program {
+    to_it: File,
+    from_it: BufReader<File>,
+    client: BufReader<TcpStream>,
+}
+
+impl Program {
+    fn line(&mut self) -> Outcome<String> {
+        let mut line = String::new();
+        self.from_it.read_line(&mut line).map_err(why)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn ask(&mut self, word: &str) -> Outcome<()> {
+        self.to_it.write_all(format!("{word}\n").as_bytes()).map_err(why)
+    }
+
+    fn hear(&mut self, word: &str) -> Outcome<()> {
+        let line = self.line()?;
+        if line == format!("right {word}") { Ok(()) } else { Err(format!("{word}: {line:?}")) }
+    }
+
+    fn request(&mut self, word: &str) -> Outcome<()> {
+        // In one piece, as the program takes it for one.
+        self.client.get_mut().write_all(format!("{word}\n").as_bytes()).map_err(why)
+    }
+
+    fn reply(&mut self, word: &str) -> Outcome<()> {
+        let mut line = String::new();
+        self.client.read_line(&mut line).map_err(why)?;
+        if line == format!("again {word}\n") { Ok(()) } else { Err(format!("request {word}: {line:?}")) }
+    }
+}
+
+/// Times of one replacement, in microseconds.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    was_asleep: bool,
+    /// From the order to what is kept, to the former VMM's end, to the next one's readiness, to an answer.
+    kept: u128,
+    ended: u128,
+    ready: u128,
+    answered: u128,
+}
+
+struct World {
+    dir: PathBuf,
+    options: Options,
+    choices: Choices,
+    killed: u32,
+    kept_bytes: u64,
+    /// Words of the kernel's memory that are addresses of the VMM's: the fewest of any round, as a program's own number may look so.
+    addresses: Option<usize>,
+    times: Vec<Times>,
+    round: u32,
+    /// How this round goes, for the report.
+    step: &'static str,
+}
+
+pub fn run(options: &Options) -> ExitCode {
+    let dir = std::env::temp_dir().join(format!("dormouse-revive-{}", std::process::id()));
+    let mut world = World {
+        dir,
+        options: options.clone(),
+        choices: Choices(options.seed),
+        killed: 0,
+        kept_bytes: 0,
+        addresses: None,
+        times: Vec::new(),
+        round: 0,
+        step: "",
+    };
+    let outcome = world.run();
+    if let Err(why) = &outcome {
+        eprintln!("revive: round {} ({}): {why}", world.round, world.step);
+        eprint!("{}", std::fs::read_to_string(world.dir.join("errors")).unwrap_or_default());
+    }
+    let _ = std::fs::remove_dir_all(&world.dir);
+    let done = world.times.len();
+    println!(
+        "{done} rounds, {} of the VMMs killed before they ran, faults: {}",
+        world.killed,
+        u32::from(outcome.is_err())
+    );
+    println!("memory taken: {} kB at most", world.kept_bytes >> 10);
+    if options.figures {
+        world.print_figures();
+    }
+    println!("{} passed, {} failed", u32::from(outcome.is_ok()), u32::from(outcome.is_err()));
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl World {
+    fn run(&mut self) -> Outcome<()> {
+        std::fs::create_dir_all(self.dir.join("data")).map_err(why)?;
+        for name in ["in", "out"] {
+            let path = std::ffi::CString::new(self.dir.join(name).as_os_str().as_bytes()).map_err(why)?;
+            // SAFETY: a path that is live.
+            if unsafe { libc::mkfifo(path.as_ptr(), 0o600) } != 0 {
+                return Err(why(std::io::Error::last_os_error()));
+            }
+        }
+        let mut vmm = Vmm::start(&self.dir, &self.options.platform)?;
+        vmm.say(BOOT)?;
+        let to_it = File::options().write(true).open(self.dir.join("in")).map_err(why)?;
+        let mut from_it = BufReader::new(File::open(self.dir.join("out")).map_err(why)?);
+        vmm.hear(READY)?;
+        vmm.say(GO)?;
+        let mut port = String::new();
+        from_it.read_line(&mut port).map_err(why)?;
+        let port: u16 = port.trim().parse().map_err(|_| format!("no port: {port:?}"))?;
+        let client = TcpStream::connect(("127.0.0.1", port)).map_err(why)?;
+        client.set_read_timeout(Some(PATIENCE)).map_err(why)?;
+        let mut program = Program { to_it, from_it, client: BufReader::new(client) };
+        for round in 1..=self.options.rounds {
+            let word = format!("round{round}");
+            program.ask(&word)?;
+            program.hear(&word)?;
+            (self.round, self.step) = (round, "");
+            vmm = self.replace(vmm, &mut program, round)?;
+        }
+        drop(program);
+        // The one by which the kernel calls its VMM, which each VMM sets.
+        if let Some(found @ 2..) = self.addresses {
+            return Err(format!("{found} words of the kernel's memory are addresses of the VMM's"));
+        }
+        let mut end = [0];
+        (&vmm.socket).read_exact(&mut end).map_err(why)?;
+        match (end[0], vmm.status()?) {
+            (ENDED, RIGHT_END) => Ok(()),
+            (_, status) => Err(format!("the program ended with {status:#x}")),
+        }
+    }
+
+    /// One VMM takes the place of another.
+    fn replace(&mut self, vmm: Vmm, program: &mut Program, round: u32) -> Outcome<Vmm> {
+        let was_asleep = self.choices.next(2) == 0;
+        if was_asleep {
+            vmm.say(SLEEP)?;
+            vmm.hear(ASLEEP)?;
+        }
+        let mappings = vmm.mappings()?;
+        // A request that comes at some moment: before, meanwhile or afterwards.
+        let moment = self.choices.next(4);
+        let word = format!("request{round}");
+        self.step = match (was_asleep, moment) {
+            (false, 0) => "awake, and asked before",
+            (false, 1) => "awake, and asked between",
+            (false, 2) => "awake, and asked before it ran",
+            (false, _) => "awake, and asked afterwards",
+            (true, 1) => "asleep, and asked between",
+            (true, 2) => "asleep, and asked before it ran",
+            (true, _) => "asleep, and asked afterwards",
+        };
+        let start = Instant::now();
+        let us = || start.elapsed().as_micros();
+        if moment == 0 && !was_asleep {
+            program.request(&word)?;
+        }
+        vmm.say(LEAVE)?;
+        let kept = Kept::receive(&vmm.socket).map_err(|error| in_full(&error))?;
+        let mut times = Times { was_asleep, kept: us(), ..Times::default() };
+        if moment == 1 {
+            program.request(&word)?;
+        }
+        vmm.end()?;
+        times.ended = us();
+        self.look_for_addresses(&kept, &mappings)?;
+        let pause = us();
+        while self.choices.next(4) == 0 {
+            self.kill_one(&kept)?;
+        }
+        let skipped = us() - pause;
+        let next = Vmm::start(&self.dir, &self.options.platform)?;
+        next.say(RESUME)?;
+        kept.pass_on(&next.socket).map_err(|error| in_full(&error))?;
+        next.hear(READY)?;
+        times.ready = us() - skipped;
+        if moment == 2 {
+            program.request(&word)?;
+        }
+        // One that was awake goes on by itself; the other sleeps on.
+        next.say(if was_asleep { GO } else { WAKE })?;
+        drop(kept);
+        if moment == 3 || moment == 0 && was_asleep {
+            program.request(&word)?;
+        }
+        program.reply(&word)?;
+        times.answered = us() - skipped;
+        self.times.push(times);
+        Ok(next)
+    }
+
+    /// Starts a VMM that is killed at some moment before it may run anything.
+    fn kill_one(&mut self, kept: &Kept) -> Outcome<()> {
+        let vmm = Vmm::start(&self.dir, &self.options.platform)?;
+        vmm.say(RESUME)?;
+        self.killed += 1;
+        match self.choices.next(3) {
+            0 => {}
+            1 => {
+                kept.pass_on(&vmm.socket).map_err(|error| in_full(&error))?;
+                std::thread::sleep(Duration::from_micros(self.choices.next(20_000)));
+            }
+            _ => {
+                kept.pass_on(&vmm.socket).map_err(|error| in_full(&error))?;
+                vmm.hear(READY)?;
+            }
+        }
+        vmm.kill()
+    }
+
+    /// Counts the words of the kernel's memory that are addresses of the former VMM's.
+    fn look_for_addresses(&mut self, kept: &Kept, mappings: &[(u64, u64)]) -> Outcome<()> {
+        let memory = kept.memory().ok_or("no memory")?.try_clone_to_owned().map_err(why)?;
+        let memory = File::from(memory);
+        let (mut page, mut found) = ([0; 4096], 0);
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&memory.metadata().map_err(why)?);
+        self.kept_bytes = self.kept_bytes.max(blocks * 512);
+        for at in (0..self.kernel_end()).step_by(4096) {
+            memory.read_exact_at(&mut page, at).map_err(why)?;
+            for (word, place) in page.as_chunks::<8>().0.iter().zip((at..).step_by(8)) {
+                let word = u64::from_le_bytes(*word);
+                if mappings.iter().any(|(start, end)| (*start..*end).contains(&word)) {
+                    found += 1;
+                    if std::env::var_os("REVIVE_SHOW").is_some() {
+                        eprintln!("{place:#x}: {word:#x}");
+                    }
+                }
+            }
+        }
+        self.addresses = Some(self.addresses.map_or(found, |least| least.min(found)));
+        Ok(())
+    }
+
+    /// Bytes of memory, from 0 on, in which the kernel keeps what it knows of a small sandbox.
+    fn kernel_end(&self) -> u64 {
+        16 << 20
+    }
+
+    fn print_figures(&self) {
+        for was_asleep in [false, true] {
+            let of = |part: fn(&Times) -> u128| {
+                let mut all: Vec<u128> =
+                    self.times.iter().filter(|times| times.was_asleep == was_asleep).map(part).collect();
+                all.sort_unstable();
+                let at =
+                    |share: usize| all.get(all.len().saturating_sub(1) * share / 100).copied().unwrap_or(0);
+                format!("{:.1} ms (10 to 90 %: {:.1} to {:.1})", ms(at(50)), ms(at(10)), ms(at(90)))
+            };
+            println!("{}:", if was_asleep { "asleep" } else { "awake" });
+            println!("  order to all that is kept       {}", of(|times| times.kept));
+            println!("  order to the former VMM's end   {}", of(|times| times.ended));
+            println!("  order to the next one's start   {}", of(|times| times.ready));
+            println!("  order to an answer              {}", of(|times| times.answered));
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times of some milliseconds")]
+fn ms(us: u128) -> f64 {
+    us as f64 / 1000.0
+}
