@@ -22,22 +22,22 @@ pub(crate) fn container_ends() {
     FURTHER.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// A thing's place in the account of whoever had it made; given back when dropped.
+/// The account of a thing with whoever had it made; given back when dropped.
 #[derive(Debug)]
 pub struct Charge {
     of: &'static Counts,
-    place: Place,
+    payer: Payer,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.of.remove(self.place);
+        self.of.remove(self.payer);
     }
 }
 
-/// Where a thing is counted: with an owner, as long as that number means the same container.
+/// An owner that things are counted with, as long as its number means the same container.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Payer {
     owner: Owner,
     generation: u32,
 }
@@ -66,12 +66,12 @@ impl Counts {
         let charge = self.unbounded();
         let has_several = FURTHER.load(Ordering::Relaxed) > 0;
         let reserve = if owner::uses_reserve() { self.reserve() } else { 0 };
-        self.fits(charge.place.owner, has_several, reserve).then_some(charge)
+        self.fits(charge.payer.owner, has_several, reserve).then_some(charge)
     }
 
     /// For a thing of the current task's that is there already.
     pub fn unbounded(&'static self) -> Charge {
-        Charge { of: self, place: self.add(owner::current()) }
+        Charge { of: self, payer: self.add(owner::current()) }
     }
 
     /// There are so many from now on.
@@ -99,16 +99,16 @@ impl Counts {
         RESERVE.min(self.most.load(Ordering::Relaxed) / 8)
     }
 
-    fn add(&self, owner: Owner) -> Place {
+    fn add(&self, owner: Owner) -> Payer {
         self.total.fetch_add(1, Ordering::Relaxed);
         let before = self.row(owner).fetch_add(1, Ordering::Relaxed);
-        Place { owner, generation: high32(before) }
+        Payer { owner, generation: high32(before) }
     }
 
-    fn remove(&self, place: Place) {
-        let is_its = |now: u64| place.owner == Owner::SANDBOX || high32(now) == place.generation;
+    fn remove(&self, payer: Payer) {
+        let is_its = |now: u64| payer.owner == Owner::SANDBOX || high32(now) == payer.generation;
         let less = |now: u64| is_its(now).then(|| now - 1);
-        let row = self.row(place.owner);
+        let row = self.row(payer.owner);
         if row.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
             self.row(Owner::SANDBOX).fetch_sub(1, Ordering::Relaxed);
         }
@@ -155,15 +155,15 @@ mod tests {
     }
 
     /// Takes things until there are none for `owner`; those it has got.
-    fn hoard(counts: &Counts, owner: Owner, has_several: bool) -> Vec<Place> {
+    fn hoard(counts: &Counts, owner: Owner, has_several: bool) -> Vec<Payer> {
         let mut taken = Vec::new();
         loop {
-            let place = counts.add(owner);
+            let payer = counts.add(owner);
             if !counts.fits(owner, has_several, 0) {
-                counts.remove(place);
+                counts.remove(payer);
                 return taken;
             }
-            taken.push(place);
+            taken.push(payer);
         }
     }
 
@@ -190,11 +190,11 @@ mod tests {
         let mut has = [0, 0];
         for at in (0..2000).map(|round| round % 2) {
             let owner = [ONE, TWO][at];
-            let place = counts.add(owner);
+            let payer = counts.add(owner);
             if counts.fits(owner, true, 0) {
                 has[at] += 1;
             } else {
-                counts.remove(place);
+                counts.remove(payer);
             }
         }
         assert!(has.iter().all(|count| (333..=334).contains(count)), "{has:?}");
@@ -207,7 +207,7 @@ mod tests {
         counts.leave_to_sandbox(ONE);
         assert_eq!((counts.of(ONE), counts.of(Owner::SANDBOX)), (0, 3));
         let next = counts.add(ONE);
-        old.into_iter().for_each(|place| counts.remove(place));
+        old.into_iter().for_each(|payer| counts.remove(payer));
         assert_eq!((counts.of(ONE), counts.of(Owner::SANDBOX)), (1, 0));
         counts.remove(next);
         assert_eq!((counts.of(ONE), counts.total.into_inner()), (0, 0));
@@ -220,8 +220,8 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let places = [counts.add(ONE), counts.add(ONE)];
-                        places.into_iter().for_each(|place| counts.remove(place));
+                        let payers = [counts.add(ONE), counts.add(ONE)];
+                        payers.into_iter().for_each(|payer| counts.remove(payer));
                     }
                 });
             }
