@@ -5,22 +5,22 @@
 //! what it holds is its thread's.
 
 #[cfg(any(test, feature = "checks"))]
-pub use checked::{HeldMutex, HeldSpin, Place, enable, may_sleep};
+pub use checked::{HeldMutex, HeldSpin, LockRank, enable, may_sleep};
 #[cfg(all(feature = "checks", not(test)))]
 pub use checked::{Locks, run_task};
 #[cfg(not(any(test, feature = "checks")))]
-pub use unchecked::{HeldMutex, HeldSpin, Place, enable, may_sleep};
+pub use unchecked::{HeldMutex, HeldSpin, LockRank, enable, may_sleep};
 
 #[cfg(not(any(test, feature = "checks")))]
 mod unchecked {
     use crate::rank::Rank;
 
-    /// A lock's place in the order.
+    /// The rank of a lock, for the checks of the order.
     #[derive(Clone, Copy)]
-    pub struct Place;
+    pub struct LockRank;
     pub struct HeldSpin;
     pub struct HeldMutex;
-    impl Place {
+    impl LockRank {
         pub const fn new(_rank: Rank) -> Self {
             Self
         }
@@ -83,11 +83,11 @@ mod checked {
         }
 
         /// Complains unless all that is held stands above the rank; with `beside`, or is of the rank.
-        fn expect_above(&self, place: Place, beside: bool, at: &'static Location<'static>) {
-            let at_least = (u64::MAX << place.0 as u32) << u32::from(beside);
+        fn expect_above(&self, rank: LockRank, beside: bool, at: &'static Location<'static>) {
+            let at_least = (u64::MAX << rank.0 as u32) << u32::from(beside);
             let wrong = self.ranks.load(Ordering::Relaxed) & at_least;
             if wrong != 0 {
-                self.complain(wrong, format_args!("takes {:?} at {at}", place.0));
+                self.complain(wrong, format_args!("takes {:?} at {at}", rank.0));
             }
         }
 
@@ -122,11 +122,11 @@ mod checked {
         }
     }
 
-    /// A lock's place in the order.
+    /// The rank of a lock, for the checks of the order.
     #[derive(Clone, Copy)]
-    pub struct Place(Rank);
+    pub struct LockRank(Rank);
 
-    impl Place {
+    impl LockRank {
         pub const fn new(rank: Rank) -> Self {
             Self(rank)
         }
@@ -170,7 +170,7 @@ mod checked {
     }
 
     /// A spin lock that this CPU holds as long as the value lives.
-    pub struct HeldSpin(Place);
+    pub struct HeldSpin(LockRank);
 
     impl Drop for HeldSpin {
         fn drop(&mut self) {
@@ -179,7 +179,7 @@ mod checked {
     }
 
     /// A mutex that the current task holds as long as the value lives.
-    pub struct HeldMutex(Place);
+    pub struct HeldMutex(LockRank);
 
     impl Drop for HeldMutex {
         fn drop(&mut self) {

@@ -4,13 +4,13 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::lock_order::{HeldMutex, Place};
+use crate::lock_order::{HeldMutex, LockRank};
 use crate::rank::Rank;
 use crate::sched::wait::WaitQueue;
 
 /// A lock with a rank whose waiters sleep. Held across hostcalls and page faults.
 pub struct Mutex<T: ?Sized> {
-    place: Place,
+    rank: LockRank,
     locked: AtomicBool,
     waiters: WaitQueue,
     value: UnsafeCell<T>,
@@ -25,7 +25,7 @@ impl<T> Mutex<T> {
     /// An unlocked mutex.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self {
-            place: Place::new(rank),
+            rank: LockRank::new(rank),
             locked: AtomicBool::new(false),
             waiters: WaitQueue::new(),
             value: UnsafeCell::new(value),
@@ -37,14 +37,14 @@ impl<T: ?Sized> Mutex<T> {
     /// Takes the lock, sleeping (uninterruptibly) while another task holds it.
     #[cfg_attr(feature = "checks", track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.place.expect_mutex(false);
+        self.rank.expect_mutex(false);
         self.wait()
     }
 
     /// Takes the lock beside others of its rank: the caller has an order among those.
     #[cfg_attr(feature = "checks", track_caller)]
     pub fn lock_beside(&self) -> MutexGuard<'_, T> {
-        self.place.expect_mutex(true);
+        self.rank.expect_mutex(true);
         self.wait()
     }
 
@@ -72,7 +72,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline(always)]
     #[cfg_attr(feature = "checks", track_caller)]
     fn guard(&self) -> MutexGuard<'_, T> {
-        MutexGuard { mutex: self, _held: self.place.hold_mutex() }
+        MutexGuard { mutex: self, _held: self.rank.hold_mutex() }
     }
 }
 

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use allocator::RawLock;
 use core::ops::{Deref, DerefMut};
 
-use crate::lock_order::{HeldSpin, Place};
+use crate::lock_order::{HeldSpin, LockRank};
 use crate::rank::Rank;
 
 /// Spins briefly, then lets the host run the lock's holder.
@@ -18,7 +18,7 @@ impl spin::RelaxStrategy for Relax {
 
 /// A spin lock with a rank. Sections under it are short and never sleep.
 pub struct SpinLock<T: ?Sized> {
-    place: Place,
+    rank: LockRank,
     inner: spin::mutex::SpinMutex<T, Relax>,
 }
 
@@ -32,7 +32,7 @@ pub struct SpinGuard<'a, T: ?Sized> {
 impl<T> SpinLock<T> {
     /// A lock that is not held.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self { place: Place::new(rank), inner: spin::mutex::SpinMutex::new(value) }
+        Self { rank: LockRank::new(rank), inner: spin::mutex::SpinMutex::new(value) }
     }
 }
 
@@ -41,16 +41,16 @@ impl<T: ?Sized> SpinLock<T> {
     #[inline]
     #[cfg_attr(feature = "checks", track_caller)]
     pub fn lock(&self) -> SpinGuard<'_, T> {
-        self.place.expect_spin(false);
-        SpinGuard { inner: self.inner.lock(), _held: self.place.hold_spin() }
+        self.rank.expect_spin(false);
+        SpinGuard { inner: self.inner.lock(), _held: self.rank.hold_spin() }
     }
 
     /// Takes the lock beside others of its rank: the caller has an order among those.
     #[inline]
     #[cfg_attr(feature = "checks", track_caller)]
     pub fn lock_beside(&self) -> SpinGuard<'_, T> {
-        self.place.expect_spin(true);
-        SpinGuard { inner: self.inner.lock(), _held: self.place.hold_spin() }
+        self.rank.expect_spin(true);
+        SpinGuard { inner: self.inner.lock(), _held: self.rank.hold_spin() }
     }
 
     /// Takes the lock if it is free.
@@ -58,7 +58,7 @@ impl<T: ?Sized> SpinLock<T> {
     #[cfg_attr(feature = "checks", track_caller)]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
-        Some(SpinGuard { inner, _held: self.place.hold_spin() })
+        Some(SpinGuard { inner, _held: self.rank.hold_spin() })
     }
 }
 
@@ -86,7 +86,7 @@ unsafe impl RawLock for SpinLock<()> {
     unsafe fn unlock(&self) {
         // SAFETY: the caller holds the lock, by the contract of `unlock`.
         unsafe { self.inner.force_unlock() };
-        self.place.release_spin();
+        self.rank.release_spin();
     }
 }
 
