@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering;
 
 use super::cpu_set::CpuSet;
-use super::queue::Place;
+use super::queue::QueueClass;
 use super::sleep::{Sleep, sleep_until};
 use super::task::{RUNNABLE, RUNNING, Runnable, SchedState};
 use super::{QUEUE, mirror, notify, schedule};
@@ -84,6 +84,6 @@ pub fn bind(task: &Runnable, cpus: CpuSet) {
 /// The current task goes on on a CPU that it may run on.
 pub(super) fn move_if_misplaced(state: &SchedState) {
     while !state.may_run_here() {
-        schedule(Place::Boundary);
+        schedule(QueueClass::Boundary);
     }
 }

@@ -41,7 +41,7 @@ pub use task::{Run, Runnable, SchedState, Transfers};
 pub use waiting::Waiting;
 
 use cpu::{CPUS, this_cpu};
-use queue::{Place, RunQueue};
+use queue::{QueueClass, RunQueue};
 use sleep::settle;
 use switch::switch_to;
 use task::{RUNNABLE, RUNNING, SLEEPING, SLEEPING_UNINTERRUPTIBLE};
@@ -69,17 +69,17 @@ static FROZEN: AtomicBool = AtomicBool::new(false);
 
 /// Makes a new task runnable for the first time.
 pub fn start(task: &Runnable) {
-    wake_from(task, SLEEPING_UNINTERRUPTIBLE, Place::Kernel);
+    wake_from(task, SLEEPING_UNINTERRUPTIBLE, QueueClass::Kernel);
 }
 
 /// Wakes a sleeping task; false when it wasn't asleep.
 pub fn wake(task: &Runnable) -> bool {
-    wake_interruptible(task) || wake_from(task, SLEEPING_UNINTERRUPTIBLE, Place::Urgent)
+    wake_interruptible(task) || wake_from(task, SLEEPING_UNINTERRUPTIBLE, QueueClass::Urgent)
 }
 
 /// Wakes a task that sleeps interruptibly.
 pub fn wake_interruptible(task: &Runnable) -> bool {
-    wake_from(task, SLEEPING, Place::Kernel)
+    wake_from(task, SLEEPING, QueueClass::Kernel)
 }
 
 /// Locks the queue, for a change of what runs or waits; and what time it is.
@@ -115,20 +115,20 @@ fn now_for<T>(queue: &RunQueue<T>) -> u64 {
 ///
 /// `is_busy`: it is in the middle of the kernel's work, and may hold a mutex there that tasks on other CPUs wait for. So any CPU may have
 /// it go on, and the one that it is bound to once it comes to user code.
-fn add(queue: &mut RunQueue<Runnable>, task: &Runnable, (place, is_busy): (Place, bool), now_ns: u64) {
+fn add(queue: &mut RunQueue<Runnable>, task: &Runnable, (class, is_busy): (QueueClass, bool), now_ns: u64) {
     let state = task.sched();
     state.goes_on_anywhere.store(is_busy, Ordering::SeqCst);
     let owner = state.owner();
-    let place = match place {
-        Place::Boundary if queue.keeps_time() => {
+    let class = match class {
+        QueueClass::Boundary if queue.keeps_time() => {
             state.is_at_boundary.store(true, Ordering::SeqCst);
             // In this order: whoever calls its attention afterwards finds it at the boundary.
-            if state.wants_attention() { Place::Kernel } else { Place::Boundary }
+            if state.wants_attention() { QueueClass::Kernel } else { QueueClass::Boundary }
         }
-        Place::Boundary => Place::Kernel,
-        place => place,
+        QueueClass::Boundary => QueueClass::Kernel,
+        class => class,
     };
-    let ticket = queue.add(owner, place, (task.clone(), state.cpus_in_queue()), now_ns);
+    let ticket = queue.add(owner, class, (task.clone(), state.cpus_in_queue()), now_ns);
     state.ticket.store(ticket, Ordering::Relaxed);
     state.lane.store(owner.number(), Ordering::Relaxed);
 }
@@ -145,7 +145,7 @@ fn mirror(queue: &RunQueue<Runnable>) {
     }
 }
 
-fn wake_from(task: &Runnable, from: u8, place: Place) -> bool {
+fn wake_from(task: &Runnable, from: u8, class: QueueClass) -> bool {
     let state = &task.sched().state;
     // Before the look at its state: see `sleep_until`.
     task.sched().wakes.fetch_add(1, Ordering::SeqCst);
@@ -162,7 +162,7 @@ fn wake_from(task: &Runnable, from: u8, place: Place) -> bool {
         if state.compare_exchange(from, RUNNABLE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return false;
         }
-        add(&mut queue, task, (place, place == Place::Urgent), now_ns);
+        add(&mut queue, task, (class, class == QueueClass::Urgent), now_ns);
         mirror(&queue);
     }
     if pause::is_paused() {
@@ -216,7 +216,7 @@ fn runs_without_end(cpu: usize) -> bool {
 pub fn yield_now() {
     let state = current();
     if !take_news(state.sched()) && QUEUED.load(Ordering::SeqCst) != 0 {
-        schedule(Place::Kernel);
+        schedule(QueueClass::Kernel);
     }
 }
 
@@ -231,7 +231,7 @@ fn take_news(state: &SchedState) -> bool {
     let has_news = has_news();
     if has_news {
         // To act on news may take a mutex that the task holds: the idle task can wait for it.
-        schedule_to(Turn::Idle, Place::Kernel);
+        schedule_to(Turn::Idle, QueueClass::Kernel);
     }
     has_news
 }
@@ -260,7 +260,7 @@ pub fn let_others_go_on() {
     work::end_stretch(core::panic::Location::caller());
     if !take_news(state) && !state.is_idle() && QUEUED.load(Ordering::SeqCst) != 0 {
         let is_urgent = state.urgent.load(Ordering::Relaxed) != 0;
-        let_others_in(state, if is_urgent { Place::Urgent } else { Place::Kernel });
+        let_others_in(state, if is_urgent { QueueClass::Urgent } else { QueueClass::Kernel });
     }
     let now = time::monotonic_ns();
     let shown = &this_cpu().shown_ns;
@@ -271,10 +271,10 @@ pub fn let_others_go_on() {
 }
 
 /// Gives the CPU to the next task if the current one's time slice is over.
-fn let_others_in(state: &SchedState, place: Place) {
+fn let_others_in(state: &SchedState, class: QueueClass) {
     if time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed) {
         state.involuntary_switches.fetch_add(1, Ordering::Relaxed);
-        schedule(place);
+        schedule(class);
     }
 }
 
@@ -309,14 +309,14 @@ enum Turn {
     Idle,
 }
 
-/// Switches to another task. The current one goes on later if it is runnable, from `place` in the queue, or once it is woken.
+/// Switches to another task. The current one goes on later if it is runnable, in this class of the queue, or once it is woken.
 #[cfg_attr(feature = "checks", track_caller)]
-fn schedule(place: Place) {
-    schedule_to(Turn::First, place);
+fn schedule(class: QueueClass) {
+    schedule_to(Turn::First, class);
 }
 
 #[cfg_attr(feature = "checks", track_caller)]
-fn schedule_to(turn: Turn, place: Place) {
+fn schedule_to(turn: Turn, class: QueueClass) {
     lock_order::may_sleep();
     let me = current();
     let cpu = arch::cpu_index();
@@ -325,7 +325,7 @@ fn schedule_to(turn: Turn, place: Place) {
         queue.leave(cpu, now_ns);
         if me.sched().state.load(Ordering::SeqCst) == RUNNING && !me.sched().is_idle() {
             me.sched().state.store(RUNNABLE, Ordering::SeqCst);
-            add(&mut queue, &me, (place, place != Place::Boundary), now_ns);
+            add(&mut queue, &me, (class, class != QueueClass::Boundary), now_ns);
         }
         // A task that was woken while still about to sleep elsewhere is left to the CPU it is on.
         let free = |task: &Runnable| Arc::ptr_eq(task, &me) || task.sched().is_off_stack();
@@ -379,7 +379,7 @@ fn share_cpu(state: &SchedState, watch_ns: u64) {
     // Before the look at the queue: whoever fills it later sees that this CPU must be kicked.
     events::publish_deadline(deadline);
     if QUEUED.load(Ordering::SeqCst) != 0 {
-        let_others_in(state, Place::Boundary);
+        let_others_in(state, QueueClass::Boundary);
         let slice = state.slice_end_ns.load(Ordering::Relaxed);
         deadline = timer::next_deadline().min(slice).min(watch_ns);
     }
@@ -442,7 +442,7 @@ pub fn adopt_idle(idle: &Runnable) {
 pub fn run_others() -> bool {
     let has_work = has_work();
     if has_work {
-        schedule(Place::Kernel);
+        schedule(QueueClass::Kernel);
     }
     has_work
 }

@@ -45,9 +45,9 @@ const GRANT_MIN_NS: u64 = 200_000;
 /// More time than this on a CPU without a look at the clock is the host's doing, and is not charged.
 const STINT_MAX_NS: u64 = 1_000_000_000;
 
-/// Where a task waits.
+/// The class in which a task waits for a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum QueueClass {
     /// Before all lanes.
     Urgent,
     /// In its lane, somewhere in the kernel.
@@ -96,8 +96,8 @@ impl<T> Lane<T> {
         self.kernel.is_empty() && self.boundary.is_empty()
     }
 
-    fn line(&mut self, place: Place) -> &mut Line<T> {
-        if place == Place::Boundary { &mut self.boundary } else { &mut self.kernel }
+    fn line(&mut self, class: QueueClass) -> &mut Line<T> {
+        if class == QueueClass::Boundary { &mut self.boundary } else { &mut self.kernel }
     }
 
     /// Converts time that tasks ran, in nanoseconds, to the lane's virtual time.
@@ -126,16 +126,16 @@ impl<T> Lane<T> {
         cpu: usize,
         with_parked: bool,
         free: &impl Fn(&T) -> bool,
-    ) -> Option<(Place, usize, u64)> {
-        let find = |place, line: &Line<T>| {
+    ) -> Option<(QueueClass, usize, u64)> {
+        let find = |class, line: &Line<T>| {
             let at = line.find(cpu, free)?;
-            Some((place, at, line.entries[at].ticket))
+            Some((class, at, line.entries[at].ticket))
         };
-        let kernel = find(Place::Kernel, &self.kernel);
+        let kernel = find(QueueClass::Kernel, &self.kernel);
         if self.boundary.is_empty() || !self.may_pass(with_parked) {
             return kernel;
         }
-        let boundary = find(Place::Boundary, &self.boundary);
+        let boundary = find(QueueClass::Boundary, &self.boundary);
         kernel.into_iter().chain(boundary).min_by_key(|found| found.2)
     }
 }
@@ -283,11 +283,11 @@ impl<T> RunQueue<T> {
     }
 
     /// A task waits from now on; result: its ticket.
-    pub fn add(&mut self, owner: Owner, place: Place, (task, cpus): (T, CpuSet), now_ns: u64) -> u64 {
+    pub fn add(&mut self, owner: Owner, class: QueueClass, (task, cpus): (T, CpuSet), now_ns: u64) -> u64 {
         self.tickets += 1;
         let entry = Entry { ticket: self.tickets, owner, cpus, task };
         let keeps_time = self.keeps_time();
-        if keeps_time && place == Place::Urgent {
+        if keeps_time && class == QueueClass::Urgent {
             self.urgent.push(entry);
         } else {
             let present_ns = self.present_ns;
@@ -298,7 +298,7 @@ impl<T> RunQueue<T> {
                 let least_ns = present_ns.saturating_sub(lane.scale(TIME_SLICE_NS));
                 lane.virtual_ns = lane.virtual_ns.max(least_ns);
             }
-            lane.line(place).push(entry);
+            lane.line(class).push(entry);
             self.parked = self.parked - before + self.lane(owner).parked();
             if was_empty {
                 self.busy.push(owner);
@@ -327,7 +327,7 @@ impl<T> RunQueue<T> {
     pub fn promote(&mut self, owner: Owner, ticket: u64, now_ns: u64) -> Option<u64> {
         let entry = self.take_from(owner, |lane| lane.boundary.take(ticket))?;
         self.count_out(&entry);
-        Some(self.add(owner, Place::Urgent, (entry.task, entry.cpus), now_ns))
+        Some(self.add(owner, QueueClass::Urgent, (entry.task, entry.cpus), now_ns))
     }
 
     /// A task that waits may run on these CPUs from now on. Nothing, if it does not wait.
@@ -398,19 +398,19 @@ impl<T> RunQueue<T> {
         with_parked: bool,
         free: impl Fn(&T) -> bool,
     ) -> Option<(Entry<T>, u64)> {
-        let mut best: Option<((u64, u64), Owner, Place, usize)> = None;
+        let mut best: Option<((u64, u64), Owner, QueueClass, usize)> = None;
         let mut most_shares = 0;
         for &owner in &self.busy {
             let lane = &self.lanes[usize::from(owner.number())];
-            let Some((place, at, ticket)) = lane.first(cpu, with_parked, &free) else { continue };
+            let Some((class, at, ticket)) = lane.first(cpu, with_parked, &free) else { continue };
             most_shares = most_shares.max(lane.shares);
             let key = (lane.virtual_ns, ticket);
             if best.as_ref().is_none_or(|best| key < best.0) {
-                best = Some((key, owner, place, at));
+                best = Some((key, owner, class, at));
             }
         }
-        let (_, owner, place, at) = best?;
-        let entry = self.take_from(owner, |lane| lane.line(place).remove(at))?;
+        let (_, owner, class, at) = best?;
+        let entry = self.take_from(owner, |lane| lane.line(class).remove(at))?;
         let lane = &self.lanes[usize::from(owner.number())];
         self.present_ns = self.present_ns.max(lane.virtual_ns);
         let slice_ns = TIME_SLICE_NS * lane.shares / most_shares.max(1);

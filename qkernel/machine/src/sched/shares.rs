@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use super::budget::{Quota, Throttling};
 use super::cpu::current;
 use super::cpu_set::CpuSet;
-use super::queue::{Grant, Place};
+use super::queue::{Grant, QueueClass};
 use super::task::{Runnable, SchedState};
 use super::timer::{self, Alarm};
 use super::{HAS_BOUND, QUEUE, mirror, notify, notify_all, pause, queue_to_change, schedule};
@@ -72,7 +72,7 @@ pub(super) fn within_budget(state: &SchedState, granted: u64, deadline: u64) -> 
         if state.wants_attention() || pause::is_paused() {
             return deadline;
         }
-        schedule(Place::Boundary);
+        schedule(QueueClass::Boundary);
         deadline = timer::next_deadline().min(state.slice_end_ns.load(Ordering::Relaxed));
     }
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::cpu::current;
-use super::queue::Place;
+use super::queue::QueueClass;
 use super::task::{RUNNABLE, RUNNING, Runnable, SLEEPING, SLEEPING_UNINTERRUPTIBLE};
 use super::{QUEUE, mirror, now_for, schedule, timer};
 use crate::errno::{Errno, Result};
@@ -59,7 +59,7 @@ pub fn sleep_until<R>(
                 continue;
             }
         }
-        schedule(Place::Kernel);
+        schedule(QueueClass::Kernel);
         drop(alarm);
     };
     if told.is_some() {

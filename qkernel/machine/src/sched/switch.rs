@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::cpu::{current, this_cpu};
-use super::queue::Place;
+use super::queue::QueueClass;
 use super::stack::KernelStack;
 use super::task::{DEAD, Runnable, SchedState};
 use super::{notify_of, rest, schedule};
@@ -91,6 +91,6 @@ fn exit_current() -> ! {
     let me = current();
     me.sched().state.store(DEAD, Ordering::SeqCst);
     drop(me);
-    schedule(Place::Kernel);
+    schedule(QueueClass::Kernel);
     host::die("a dead task ran")
 }

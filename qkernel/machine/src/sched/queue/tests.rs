@@ -63,7 +63,7 @@ impl Machine {
         for (number, job) in self.jobs.iter_mut().enumerate() {
             if job.wakes_ns.is_some_and(|at| at <= now) {
                 job.wakes_ns = None;
-                self.queue.add(job.owner, Place::Kernel, any(number), now);
+                self.queue.add(job.owner, QueueClass::Kernel, any(number), now);
             }
         }
         let (due, later): (Vec<_>, Vec<_>) = self.refills.iter().partition(|(_, at)| *at <= now);
@@ -88,7 +88,7 @@ impl Machine {
                 self.cpus[cpu] = None;
             } else if now >= slice && self.queue.waiting() > 0 {
                 self.queue.leave(cpu, now);
-                self.queue.add(job.owner, Place::Boundary, any(number), now);
+                self.queue.add(job.owner, QueueClass::Boundary, any(number), now);
                 self.cpus[cpu] = None;
             } else if now >= granted {
                 self.admit(cpu, number, slice);
@@ -113,7 +113,7 @@ impl Machine {
             Grant::Wait(until) => {
                 self.refills.extend(until.map(|until| (owner, until)));
                 self.queue.leave(cpu, now);
-                self.queue.add(owner, Place::Boundary, any(number), now);
+                self.queue.add(owner, QueueClass::Boundary, any(number), now);
                 None
             }
         };
@@ -138,13 +138,13 @@ fn near(value: u64, wanted: u64, tolerance: u64) {
 fn one_owners_tasks_take_turns() {
     let mut queue = RunQueue::new();
     for task in 0..3 {
-        queue.add(SANDBOX, Place::Kernel, any(task), 0);
+        queue.add(SANDBOX, QueueClass::Kernel, any(task), 0);
     }
     for round in 0..7 {
         let (task, slice) = queue.pick(0, false, 0, |_| true).unwrap();
         assert_eq!((task, slice), (round % 3, TIME_SLICE_NS));
         queue.leave(0, 0);
-        queue.add(SANDBOX, Place::Kernel, any(task), 0);
+        queue.add(SANDBOX, QueueClass::Kernel, any(task), 0);
     }
     // One that is still on a CPU is left to that.
     let (task, _) = queue.pick(0, false, 0, |task| *task != 1).unwrap();
@@ -247,7 +247,7 @@ fn few_shares_are_served_in_small_pieces() {
     queue.begin_owner(ONE, 0);
     queue.set_shares(ONE, 2);
     for owner in [ONE, SANDBOX] {
-        queue.add(owner, Place::Kernel, any(owner), 0);
+        queue.add(owner, QueueClass::Kernel, any(owner), 0);
     }
     assert_eq!(queue.pick(0, false, 0, |_| true), Some((ONE, SLICE_MIN_NS)));
     assert_eq!(queue.pick(1, false, 0, |_| true), Some((SANDBOX, TIME_SLICE_NS)));
@@ -258,16 +258,16 @@ fn who_may_hold_a_mutex_comes_first_as_far_as_user_code() {
     let mut queue = RunQueue::new();
     queue.begin_owner(ONE, 0);
     queue.set_quota(ONE, Some(Quota::from_us(1000, 100_000)), 0);
-    queue.add(SANDBOX, Place::Kernel, any("other"), 0);
-    queue.add(ONE, Place::Kernel, any("busy"), 0);
-    let ticket = queue.add(ONE, Place::Urgent, any("holder"), 0);
+    queue.add(SANDBOX, QueueClass::Kernel, any("other"), 0);
+    queue.add(ONE, QueueClass::Kernel, any("busy"), 0);
+    let ticket = queue.add(ONE, QueueClass::Urgent, any("holder"), 0);
     assert!(queue.remove(SANDBOX, ticket, 0).is_some());
-    queue.add(ONE, Place::Urgent, any("holder"), 0);
+    queue.add(ONE, QueueClass::Urgent, any("holder"), 0);
     assert_eq!(queue.pick(0, false, 0, |_| true), Some(("holder", 0)));
     // It has used up the budget: what is in the kernel goes on, and what is on the way to user code does not.
     assert_eq!(queue.ask(ONE, 5 * MS), Grant::Wait(Some(500 * MS)));
     queue.leave(0, 5 * MS);
-    let ticket = queue.add(ONE, Place::Boundary, any("holder"), 5 * MS);
+    let ticket = queue.add(ONE, QueueClass::Boundary, any("holder"), 5 * MS);
     assert_eq!((queue.waiting(), queue.parked()), (2, 1));
     assert_eq!(queue.pick(0, false, 5 * MS, |task| *task != "other").unwrap().0, "busy");
     assert_eq!(queue.pick(1, false, 5 * MS, |task| *task != "other"), None);
@@ -282,11 +282,11 @@ fn a_pause_lets_parked_tasks_come_to_rest() {
     let mut queue = RunQueue::new();
     queue.begin_owner(ONE, 0);
     queue.set_quota(ONE, Some(Quota::from_us(1000, 100_000)), 0);
-    queue.add(ONE, Place::Kernel, any(1), 0);
+    queue.add(ONE, QueueClass::Kernel, any(1), 0);
     queue.pick(0, false, 0, |_| true).unwrap();
     assert_eq!(queue.ask(ONE, 2 * MS), Grant::Wait(Some(200 * MS)));
     queue.leave(0, 2 * MS);
-    queue.add(ONE, Place::Boundary, any(1), 2 * MS);
+    queue.add(ONE, QueueClass::Boundary, any(1), 2 * MS);
     assert!(!queue.is_empty() && queue.pick(0, false, 2 * MS, |_| true).is_none());
     assert_eq!(queue.pick(0, true, 2 * MS, |_| true).unwrap().0, 1);
     assert!(queue.is_empty() && queue.parked() == 0);
@@ -354,10 +354,10 @@ fn an_end_of_the_limit_lets_all_go_on() {
 fn bound_tasks_are_passed_by_where_they_may_not_run() {
     let mut queue = RunQueue::new();
     let first = CpuSet::of(1, 4);
-    queue.add(SANDBOX, Place::Kernel, ("first", first), 0);
+    queue.add(SANDBOX, QueueClass::Kernel, ("first", first), 0);
     assert!(queue.has_for(0, false) && !queue.has_for(1, false));
     assert_eq!(queue.pick(1, false, 0, |_| true), None);
-    queue.add(SANDBOX, Place::Kernel, any("other"), 0);
+    queue.add(SANDBOX, QueueClass::Kernel, any("other"), 0);
     assert!(queue.has_for(1, false));
     assert_eq!(queue.pick(1, false, 0, |_| true).unwrap().0, "other");
     assert!(!queue.has_for(1, false));
@@ -370,8 +370,8 @@ fn who_waits_is_bound_anew_where_it_stands() {
     let mut queue = RunQueue::new();
     queue.begin_owner(ONE, 0);
     let [low, high] = [CpuSet::of(3, 4), CpuSet::of(12, 4)];
-    for place in [Place::Urgent, Place::Kernel, Place::Boundary] {
-        let ticket = queue.add(ONE, place, ("task", low), 0);
+    for class in [QueueClass::Urgent, QueueClass::Kernel, QueueClass::Boundary] {
+        let ticket = queue.add(ONE, class, ("task", low), 0);
         assert!(queue.has_for(1, false) && !queue.has_for(2, false));
         queue.bind(ONE, ticket, high);
         assert!(!queue.has_for(1, false) && queue.has_for(2, false));
@@ -391,11 +391,11 @@ fn bound_tasks_wait_for_budgets_as_others_do() {
     let mut queue = RunQueue::new();
     queue.begin_owner(ONE, 0);
     queue.set_quota(ONE, Some(Quota::from_us(1000, 100_000)), 0);
-    queue.add(ONE, Place::Kernel, any("hog"), 0);
+    queue.add(ONE, QueueClass::Kernel, any("hog"), 0);
     queue.pick(0, false, 0, |_| true).unwrap();
     assert!(matches!(queue.ask(ONE, 2 * MS), Grant::Wait(Some(_))));
     queue.leave(0, 2 * MS);
-    let ticket = queue.add(ONE, Place::Boundary, ("bound", CpuSet::of(2, 4)), 2 * MS);
+    let ticket = queue.add(ONE, QueueClass::Boundary, ("bound", CpuSet::of(2, 4)), 2 * MS);
     assert!(!queue.has_for(1, false) && queue.has_for(1, true) && !queue.has_for(0, true));
     // Bound tasks keep their CPUs when they come before others.
     assert!(queue.promote(ONE, ticket, 2 * MS).is_some());
@@ -409,9 +409,9 @@ fn the_load_is_that_of_what_there_was_until_the_change() {
     let nobody = Some(|_: Owner| 0);
     queue.sample(SECONDS, nobody);
     queue.begin_owner(ONE, SECONDS);
-    queue.add(ONE, Place::Kernel, any(1), SECONDS);
-    queue.add(ONE, Place::Urgent, any(2), SECONDS);
-    queue.add(SANDBOX, Place::Kernel, any(3), SECONDS);
+    queue.add(ONE, QueueClass::Kernel, any(1), SECONDS);
+    queue.add(ONE, QueueClass::Urgent, any(2), SECONDS);
+    queue.add(SANDBOX, QueueClass::Kernel, any(3), SECONDS);
     assert_eq!((queue.running(ONE), queue.running(SANDBOX), queue.running(TWO)), (2, 1, 0));
     assert!(queue.pick(0, false, SECONDS, |_| true).is_some());
     assert_eq!(queue.running(ONE), 2, "whoever runs counts as well");
