@@ -9,7 +9,7 @@ use abi::hostcall::HostStatFs;
 
 use crate::cgroupfs::file::FileNode;
 use crate::cgroupfs::table::{self, FILES};
-use crate::cgroupfs::{DEV, Place, statfs};
+use crate::cgroupfs::{DEV, WeakGroup, statfs};
 use crate::fs::file::{DirEntry, FileOps, OpenFlags};
 use crate::fs::inode::{AttrChange, CachePolicy, Inode, NewNode, NodeKind, S_IFDIR, S_IFREG, Stat};
 use crate::pseudo::{DirFile, Listing, dirent_type};
@@ -18,28 +18,28 @@ use machine::errno::{Errno, Result};
 use machine::sched::work;
 
 pub(super) struct Dir {
-    pub place: Place,
+    pub group: WeakGroup,
 }
 
 impl Dir {
-    pub fn node(place: Place) -> Arc<dyn Inode> {
-        Arc::new(Self { place })
+    pub fn node(group: WeakGroup) -> Arc<dyn Inode> {
+        Arc::new(Self { group })
     }
 
     /// The directory of another group.
     fn of(&self, id: GroupId) -> Result<Arc<dyn Inode>> {
-        let place = self.place.at(id);
-        self.place.groups.dir(id, || Self::node(place))
+        let group = self.group.at(id);
+        self.group.groups.dir(id, || Self::node(group))
     }
 }
 
 impl Inode for Dir {
     fn stat(&self) -> Result<Stat> {
-        let Place { groups, id, .. } = &self.place;
+        let WeakGroup { groups, id, .. } = &self.group;
         let (owner, made_ns) = groups.owner(*id, DIR, 0)?;
         Ok(Stat {
             dev: DEV,
-            ino: self.place.ino(0),
+            ino: self.group.ino(0),
             mode: S_IFDIR | owner.mode,
             nlink: u32::try_from(groups.count_below(*id) + 2).unwrap_or(u32::MAX),
             uid: owner.uid,
@@ -63,13 +63,13 @@ impl Inode for Dir {
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
         if let Some(number) = FILES.iter().position(|file| file.name.as_bytes() == name) {
-            let has = self.place.groups.facts(self.place.id).map_err(|_| Errno::ENOENT)?.standing.has;
-            return match FILES[number].is_shown(self.place.is_root(), has) {
-                true => Ok(FileNode::node(self.place.clone(), number)),
+            let has = self.group.groups.facts(self.group.id).map_err(|_| Errno::ENOENT)?.standing.has;
+            return match FILES[number].is_shown(self.group.is_root(), has) {
+                true => Ok(FileNode::node(self.group.clone(), number)),
                 false => Err(Errno::ENOENT),
             };
         }
-        self.of(self.place.groups.find(self.place.id, name)?).map_err(|_| Errno::ENOENT)
+        self.of(self.group.groups.find(self.group.id, name)?).map_err(|_| Errno::ENOENT)
     }
 
     fn create(&self, _name: &[u8], kind: NodeKind, _new: NewNode) -> Result<Arc<dyn Inode>> {
@@ -84,17 +84,17 @@ impl Inode for Dir {
             return Err(Errno::EEXIST);
         }
         let owner = Owner { mode: new.mode & 0o7777, uid: new.uid, gid: new.gid };
-        self.of(self.place.groups.make(self.place.id, &NewGroup { name, owner })?)
+        self.of(self.group.groups.make(self.group.id, &NewGroup { name, owner })?)
     }
 
     fn rmdir(&self, name: &[u8]) -> Result<()> {
-        let group = self.place.group().map_err(|_| Errno::ENOENT)?;
+        let group = self.group.upgrade().map_err(|_| Errno::ENOENT)?;
         let no_forks = || group.container.pids.tree.lock();
-        self.place.groups.remove((self.place.id, name), &table::names(), no_forks)
+        self.group.groups.remove((self.group.id, name), &table::names(), no_forks)
     }
 
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
-        self.place.groups.set_owner(self.place.id, DIR, 0, change)
+        self.group.groups.set_owner(self.group.id, DIR, 0, change)
     }
 
     fn open(self: Arc<Self>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
@@ -102,7 +102,7 @@ impl Inode for Dir {
     }
 
     fn lock_key(&self) -> usize {
-        file_key(self.place.id, DIR)
+        file_key(self.group.id, DIR)
     }
 
     fn tells_its_end(&self) -> bool {
@@ -110,19 +110,19 @@ impl Inode for Dir {
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.place.groups.xattr(self.place.id, keeps(name)?)
+        self.group.groups.xattr(self.group.id, keeps(name)?)
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
-        self.place.groups.set_xattr(self.place.id, keeps(name)?, value, flags)
+        self.group.groups.set_xattr(self.group.id, keeps(name)?, value, flags)
     }
 
     fn list_xattr(&self) -> Result<Vec<u8>> {
-        self.place.groups.list_xattrs(self.place.id)
+        self.group.groups.list_xattrs(self.group.id)
     }
 
     fn remove_xattr(&self, name: &[u8]) -> Result<()> {
-        self.place.groups.remove_xattr(self.place.id, keeps(name)?)
+        self.group.groups.remove_xattr(self.group.id, keeps(name)?)
     }
 
     fn statfs(&self) -> Result<HostStatFs> {
@@ -141,23 +141,23 @@ fn keeps(name: &[u8]) -> Result<&[u8]> {
 
 impl Listing for Dir {
     fn place(&self) -> crate::pseudo::Place {
-        let parent = self.place.at(self.place.groups.parent(self.place.id));
-        crate::pseudo::Place { ino: self.place.ino(0), parent: parent.ino(0) }
+        let parent = self.group.at(self.group.groups.parent(self.group.id));
+        crate::pseudo::Place { ino: self.group.ino(0), parent: parent.ino(0) }
     }
 
     fn check(&self) -> Result<()> {
-        self.place.groups.facts(self.place.id).map(drop).map_err(|_| Errno::ENOENT)
+        self.group.groups.facts(self.group.id).map(drop).map_err(|_| Errno::ENOENT)
     }
 
     fn entries(&self, from: u64, add: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        let Place { groups, id, .. } = &self.place;
+        let WeakGroup { groups, id, .. } = &self.group;
         let has = groups.facts(*id).map_err(|_| Errno::ENOENT)?.standing.has;
         let first = usize::try_from(from.saturating_sub(2)).unwrap_or(usize::MAX);
         for (number, file) in FILES.iter().enumerate().skip(first) {
             let next = number as u64 + 3;
-            let (name, ino) = (file.name.as_bytes(), self.place.ino(number + 1));
+            let (name, ino) = (file.name.as_bytes(), self.group.ino(number + 1));
             let kind = dirent_type(S_IFREG);
-            if file.is_shown(self.place.is_root(), has) && !add(&DirEntry { name, ino, next, kind }) {
+            if file.is_shown(self.group.is_root(), has) && !add(&DirEntry { name, ino, next, kind }) {
                 return Ok(());
             }
         }
@@ -168,7 +168,7 @@ impl Listing for Dir {
             at = GroupId(id.0 + 1);
             let next = base + (at.0 - groups.root().0);
             let entry =
-                DirEntry { name: &name, ino: self.place.at(id).ino(0), next, kind: dirent_type(S_IFDIR) };
+                DirEntry { name: &name, ino: self.group.at(id).ino(0), next, kind: dirent_type(S_IFDIR) };
             if !add(&entry) {
                 return Ok(());
             }

@@ -9,7 +9,7 @@ use core::any::Any;
 use abi::hostcall::HostStatFs;
 
 use crate::cgroupfs::table::{FILES, File as Entry};
-use crate::cgroupfs::{DEV, Place, statfs};
+use crate::cgroupfs::{DEV, WeakGroup, statfs};
 use crate::creds::Creds;
 use crate::fs::caller;
 use crate::fs::changes::Seen;
@@ -27,14 +27,14 @@ use machine::sync::{Mutex, Rank};
 const STORE_MAX_BYTES: usize = 4096;
 
 pub(super) struct FileNode {
-    place: Place,
+    group: WeakGroup,
     /// Its place in [`FILES`].
     number: usize,
 }
 
 impl FileNode {
-    pub fn node(place: Place, number: usize) -> Arc<dyn Inode> {
-        Arc::new(Self { place, number })
+    pub fn node(group: WeakGroup, number: usize) -> Arc<dyn Inode> {
+        Arc::new(Self { group, number })
     }
 
     fn entry(&self) -> &'static Entry {
@@ -42,7 +42,7 @@ impl FileNode {
     }
 
     fn text(&self) -> Result<Vec<u8>> {
-        let group = self.place.group()?;
+        let group = self.group.upgrade()?;
         // The group may be gone, or may have lost the controller.
         let has = group.groups().facts(group.id)?.standing.has;
         let mut out = Out::default();
@@ -51,7 +51,7 @@ impl FileNode {
     }
 
     fn store(&self, bytes: &[u8], opener: &Creds) -> Result<()> {
-        let group = self.place.group()?;
+        let group = self.group.upgrade()?;
         let has = group.groups().facts(group.id)?.standing.has;
         if !self.entry().is_shown(group.is_root(), has) {
             return Err(Errno::ENODEV);
@@ -68,10 +68,10 @@ impl FileNode {
 impl Inode for FileNode {
     fn stat(&self) -> Result<Stat> {
         let entry = self.entry();
-        let (owner, made_ns) = self.place.groups.owner(self.place.id, entry.name, entry.mode)?;
+        let (owner, made_ns) = self.group.groups.owner(self.group.id, entry.name, entry.mode)?;
         Ok(Stat {
             dev: DEV,
-            ino: self.place.ino(self.number + 1),
+            ino: self.group.ino(self.number + 1),
             mode: S_IFREG | owner.mode,
             nlink: 1,
             uid: owner.uid,
@@ -91,18 +91,18 @@ impl Inode for FileNode {
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
         // `O_TRUNC` does nothing to a text that is made anew each time.
         let entry = self.entry();
-        self.place.groups.set_owner(self.place.id, entry.name, entry.mode, change)
+        self.group.groups.set_owner(self.group.id, entry.name, entry.mode, change)
     }
 
     fn open(self: Arc<Self>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
-        let changes = self.entry().event.map(|event| self.place.groups.changes(self.place.id, event));
+        let changes = self.entry().event.map(|event| self.group.groups.changes(self.group.id, event));
         let seen = changes.transpose()?.map(Seen::of);
         let opener = caller::current().creds();
         Ok(Box::new(GroupFile { node: self, opener, text: Mutex::new(Rank::Text, None), seen }))
     }
 
     fn lock_key(&self) -> usize {
-        file_key(self.place.id, self.entry().name)
+        file_key(self.group.id, self.entry().name)
     }
 
     fn tells_its_end(&self) -> bool {

@@ -33,9 +33,9 @@ const MAGIC: u64 = 0x6367_7270;
 const PROCS_MODE: u32 = 0o644;
 const PROCS: &str = "cgroup.procs";
 
-/// A group of a container.
+/// A group of a container that may have ended.
 #[derive(Clone)]
-struct Place {
+struct WeakGroup {
     container: Weak<Container>,
     groups: Arc<Groups>,
     id: GroupId,
@@ -47,9 +47,9 @@ struct Group {
     id: GroupId,
 }
 
-impl Place {
+impl WeakGroup {
     /// `ENODEV`: the container has ended.
-    fn group(&self) -> Result<Group> {
+    fn upgrade(&self) -> Result<Group> {
         Ok(Group { container: self.container.upgrade().ok_or(Errno::ENODEV)?, id: self.id })
     }
 
@@ -80,10 +80,10 @@ impl Group {
 /// The root of a container's file system of control groups.
 pub fn root(container: &Arc<Container>) -> Arc<dyn Inode> {
     let groups = container.groups.clone();
-    let place = Place { container: Arc::downgrade(container), id: groups.root(), groups };
-    let root = Dir::node(place.clone());
+    let group = WeakGroup { container: Arc::downgrade(container), id: groups.root(), groups };
+    let root = Dir::node(group.clone());
     // Only a removed group has none, and the root is not removed.
-    place.groups.dir(place.id, || root.clone()).unwrap_or(root)
+    group.groups.dir(group.id, || root.clone()).unwrap_or(root)
 }
 
 /// The group whose directory is open as `fd`, for a new process of the caller (`CLONE_INTO_CGROUP`). `EBADF`: it is no group of
@@ -91,12 +91,12 @@ pub fn root(container: &Arc<Container>) -> Arc<dyn Inode> {
 pub fn target(cx: &Ctx<'_>, fd: i32) -> Result<GroupId> {
     let file = cx.opened(fd)?;
     let dir = file.path.as_ref().and_then(|path| path.inode.as_any().downcast_ref::<Dir>());
-    let dir = dir.filter(|dir| Arc::ptr_eq(&dir.place.groups, &cx.container().groups)).ok_or(Errno::EBADF)?;
+    let dir = dir.filter(|dir| Arc::ptr_eq(&dir.group.groups, &cx.container().groups)).ok_or(Errno::EBADF)?;
     let creds = cx.task.creds.get();
     let is_there = |error| if error == Errno::ENODEV { Errno::ENOENT } else { error };
-    check_write(&dir.place.groups, dir.place.id, &creds).map_err(is_there)?;
-    check_move(&dir.place.groups, cx.task.process.member.group(), dir.place.id, &creds)?;
-    Ok(dir.place.id)
+    check_write(&dir.group.groups, dir.group.id, &creds).map_err(is_there)?;
+    check_move(&dir.group.groups, cx.task.process.member.group(), dir.group.id, &creds)?;
+    Ok(dir.group.id)
 }
 
 /// Whether a task with these credentials may write to the group's `cgroup.procs`.
