@@ -24,7 +24,7 @@ const EVICTION_TRIES: usize = 8;
 
 /// A name in a directory.
 pub struct Dentry {
-    place: SpinLock<Place>,
+    in_parent: SpinLock<NameInParent>,
     /// `None`: known to be absent.
     inode: SpinLock<Option<Arc<dyn Inode>>>,
     children: SpinLock<HashMap<Box<[u8]>, Arc<Dentry>>>,
@@ -38,7 +38,8 @@ pub struct Dentry {
     linkable: AtomicBool,
 }
 
-struct Place {
+/// The name of a dentry, and the directory that it is in.
+struct NameInParent {
     parent: Option<Arc<Dentry>>,
     name: Box<[u8]>,
     gone: bool,
@@ -47,7 +48,7 @@ struct Place {
 impl Dentry {
     fn with(parent: Option<Arc<Dentry>>, name: &[u8], inode: Option<Arc<dyn Inode>>) -> Arc<Self> {
         Arc::new(Self {
-            place: SpinLock::new(Rank::Leaf, Place { parent, name: name.into(), gone: false }),
+            in_parent: SpinLock::new(Rank::Leaf, NameInParent { parent, name: name.into(), gone: false }),
             inode: SpinLock::new(Rank::Leaf, inode),
             children: SpinLock::new(Rank::Leaf, HashMap::new()),
             changes: Mutex::new(Rank::Directory, ()),
@@ -72,7 +73,7 @@ impl Dentry {
     /// The place of a file without a name (`O_TMPFILE`), which may get one if `linkable`.
     pub fn unnamed(parent: &Arc<Dentry>, name: &[u8], inode: Arc<dyn Inode>, linkable: bool) -> Arc<Self> {
         let dentry = Self::detached(parent, name, inode);
-        dentry.place.lock().gone = true;
+        dentry.in_parent.lock().gone = true;
         dentry.linkable.store(linkable, Ordering::Relaxed);
         dentry
     }
@@ -94,17 +95,17 @@ impl Dentry {
 
     /// The directory it is in; `None` for the root of a file system.
     pub fn parent(&self) -> Option<Arc<Dentry>> {
-        self.place.lock().parent.clone()
+        self.in_parent.lock().parent.clone()
     }
 
     /// Its name; empty for the root of a file system.
     pub fn name(&self) -> Vec<u8> {
-        self.place.lock().name.to_vec()
+        self.in_parent.lock().name.to_vec()
     }
 
     /// Whether the name was removed (or the file never had one).
     pub fn is_gone(&self) -> bool {
-        self.place.lock().gone
+        self.in_parent.lock().gone
     }
 
     /// Whether it is `ancestor`, or lies below it. The caller may sleep.
@@ -165,8 +166,8 @@ impl Dentry {
     /// Whether lookups find this entry, as long as it is cached: it is a root or its directory knows it.
     pub fn is_found_again(self: &Arc<Self>) -> bool {
         let (parent, name) = {
-            let place = self.place.lock();
-            (place.parent.clone(), place.name.clone())
+            let at = self.in_parent.lock();
+            (at.parent.clone(), at.name.clone())
         };
         let Some(parent) = parent else { return true };
         let known = parent.children.lock().get(&name).cloned();
@@ -180,7 +181,7 @@ impl Dentry {
         let old =
             if self.is_gone() { None } else { self.children.lock().insert(Box::from(name), child.clone()) };
         if let Some(old) = old {
-            old.place.lock().gone = true;
+            old.in_parent.lock().gone = true;
         }
         remember(&child, is_dir);
         child
@@ -189,9 +190,9 @@ impl Dentry {
     /// Forgets the child: its name was removed. Users keep it as a deleted one. The caller holds [`Self::changes`].
     pub fn remove(&self, child: &Arc<Dentry>) {
         let (name, kept) = {
-            let mut place = child.place.lock();
-            place.gone = true;
-            (place.name.clone(), child.clone())
+            let mut at = child.in_parent.lock();
+            at.gone = true;
+            (at.name.clone(), child.clone())
         };
         let removed = {
             let mut children = self.children.lock();
@@ -214,33 +215,33 @@ impl Dentry {
 
     /// Moves `child` of this directory to `new_dir` as `new_name`. The caller holds [`Self::changes`] of both.
     pub fn move_child(self: &Arc<Self>, child: &Arc<Dentry>, new_dir: &Arc<Dentry>, new_name: &[u8]) {
-        let old_name = child.place.lock().name.clone();
+        let old_name = child.in_parent.lock().name.clone();
         let taken = self.children.lock().remove(&old_name);
         let old_parent = {
-            let mut place = child.place.lock();
-            place.name = Box::from(new_name);
-            place.parent.replace(new_dir.clone())
+            let mut at = child.in_parent.lock();
+            at.name = Box::from(new_name);
+            at.parent.replace(new_dir.clone())
         };
         let replaced = new_dir.children.lock().insert(Box::from(new_name), child.clone());
         if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, child)) {
-            replaced.place.lock().gone = true;
+            replaced.in_parent.lock().gone = true;
         }
         drop((taken, old_parent));
     }
 
     /// Exchanges two children of two directories. The caller holds [`Self::changes`] of both.
     pub fn exchange(a_dir: &Arc<Dentry>, a: &Arc<Dentry>, b_dir: &Arc<Dentry>, b: &Arc<Dentry>) {
-        let a_name = a.place.lock().name.clone();
-        let b_name = b.place.lock().name.clone();
+        let a_name = a.in_parent.lock().name.clone();
+        let b_name = b.in_parent.lock().name.clone();
         {
-            let mut place = a.place.lock();
-            place.name = b_name.clone();
-            place.parent = Some(b_dir.clone());
+            let mut at = a.in_parent.lock();
+            at.name = b_name.clone();
+            at.parent = Some(b_dir.clone());
         }
         {
-            let mut place = b.place.lock();
-            place.name = a_name.clone();
-            place.parent = Some(a_dir.clone());
+            let mut at = b.in_parent.lock();
+            at.name = a_name.clone();
+            at.parent = Some(a_dir.clone());
         }
         // One after the other: both may be the same directory.
         let old_a = a_dir.children.lock().insert(a_name, b.clone());
@@ -273,9 +274,9 @@ impl Drop for Watched {
 impl Drop for Dentry {
     /// Ancestors that only this dentry kept go one by one: a path may be deeper than the stack.
     fn drop(&mut self) {
-        let mut next = self.place.lock().parent.take();
+        let mut next = self.in_parent.lock().parent.take();
         while let Some(parent) = next.and_then(Arc::into_inner) {
-            next = parent.place.lock().parent.take();
+            next = parent.in_parent.lock().parent.take();
         }
     }
 }
@@ -347,8 +348,8 @@ pub fn forget_tree(root: &Arc<Dentry>) {
 /// Takes a dentry nobody uses out of the cache.
 fn evict(dentry: &Arc<Dentry>) -> bool {
     let (parent, name) = {
-        let place = dentry.place.lock();
-        (place.parent.clone(), place.name.clone())
+        let at = dentry.in_parent.lock();
+        (at.parent.clone(), at.name.clone())
     };
     let Some(parent) = parent else { return false };
     let removed = {
