@@ -4,7 +4,7 @@ use abi::hostcall::{HostStat, SET_GID, SET_MODE, SET_UID, SetAttr};
 use alloc::sync::Arc;
 
 use crate::fs::file::OpenFlags;
-use crate::fs::hostfs::{HostInode, Place, host_inode, with_room};
+use crate::fs::hostfs::{HostInode, NodeName, host_inode, with_room};
 use crate::fs::inode::{Inode, NewNode, NodeKind, S_IFDIR, S_IFIFO, S_IFLNK, S_IFSOCK};
 use machine::errno::{Errno, Result};
 use machine::host;
@@ -13,7 +13,7 @@ use machine::host::Handle;
 impl HostInode {
     pub(super) fn is_at(&self, dir: &Arc<dyn Inode>, name: &[u8]) -> bool {
         let Ok(dir) = host_inode(dir) else { return false };
-        matches!(&*self.place.lock(), Place::Named { dir: at, name: known }
+        matches!(&*self.name.lock(), NodeName::Known { dir: at, name: known }
             if core::ptr::eq(Arc::as_ptr(at), dir) && **known == *name)
     }
 
@@ -90,7 +90,7 @@ impl HostInode {
         if node.named().is_err()
             && let Some(me) = self.me.upgrade()
         {
-            node.set_place(Place::Named { dir: me, name: name.into() });
+            node.set_name(NodeName::Known { dir: me, name: name.into() });
         }
         Ok(())
     }

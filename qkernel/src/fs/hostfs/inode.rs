@@ -21,7 +21,7 @@ use machine::host::Handle;
 use super::common::{Common, outlives_handles};
 use super::file::{self, HostFile};
 use super::open_dir::HostDir;
-use super::{HostInode, Place, attr, host_inode};
+use super::{HostInode, NodeName, attr, host_inode};
 
 impl Inode for HostInode {
     fn direct_align(&self) -> u32 {
@@ -102,7 +102,7 @@ impl Inode for HostInode {
     }
     fn after_unlink(&self, dir: &Arc<dyn Inode>, name: &[u8]) {
         if self.is_at(dir, name) {
-            self.set_place(Place::Unnamed);
+            self.set_name(NodeName::Unknown);
         }
         self.invalidate();
         let fresh = self.fresh.lock().take();
@@ -114,7 +114,7 @@ impl Inode for HostInode {
     }
     fn moved(&self, dir: &Arc<dyn Inode>, name: &[u8]) {
         if let Some(dir) = host_inode(dir).ok().and_then(|dir| dir.me.upgrade()) {
-            self.set_place(Place::Named { dir, name: name.into() });
+            self.set_name(NodeName::Known { dir, name: name.into() });
         }
         self.invalidate();
     }

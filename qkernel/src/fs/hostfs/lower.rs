@@ -16,7 +16,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::fs::hostfs::{HostInode, O_DIRECTORY, O_PATH, Place, host_inode, with_room};
+use crate::fs::hostfs::{HostInode, NodeName, O_DIRECTORY, O_PATH, host_inode, with_room};
 use crate::fs::inode::{Inode, S_IFCHR, S_IFDIR, S_IFMT};
 use machine::errno::{Errno, Result};
 use machine::host;
@@ -287,9 +287,9 @@ impl HostInode {
     }
 
     fn above(&self) -> Option<Arc<HostInode>> {
-        match &*self.place.lock() {
-            Place::Named { dir, .. } => Some(dir.clone()),
-            Place::Unnamed => None,
+        match &*self.name.lock() {
+            NodeName::Known { dir, .. } => Some(dir.clone()),
+            NodeName::Unknown => None,
         }
     }
 

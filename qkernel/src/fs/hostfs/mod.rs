@@ -55,14 +55,14 @@ pub struct HostFs {
     habit: Habit,
 }
 
-/// The node's directory and name.
-enum Place {
-    Named {
+/// The name that a node is reached by: its directory and its name there.
+enum NodeName {
+    Known {
         dir: Arc<HostInode>,
         name: Box<[u8]>,
     },
     /// No name that is known; only a handle leads to it.
-    Unnamed,
+    Unknown,
 }
 
 /// A node of the host.
@@ -72,7 +72,7 @@ pub struct HostInode {
     id: (u64, u64),
     born_ns: i64,
     kind: u32,
-    place: SpinLock<Place>,
+    name: SpinLock<NodeName>,
     /// An `O_PATH` handle of the node itself (or, of an unnamed file, the one it was made with).
     node: SpinLock<Option<Arc<Handle>>>,
     /// Its name is being removed, so that this handle is the last way to it.
@@ -116,7 +116,7 @@ pub fn root(handle: Handle, kind: MountKind, lower: Option<Handle>) -> Result<Ar
         habit: Habit::default(),
     });
     let lower = lower.map_or_else(Lower::unknown, Lower::open);
-    let root = HostInode::new(&fs, Place::Unnamed, Some(Arc::new(handle)), false, &stat, lower);
+    let root = HostInode::new(&fs, NodeName::Unknown, Some(Arc::new(handle)), false, &stat, lower);
     fs.nodes.lock().insert(root.id, Arc::downgrade(&root));
     Ok(root)
 }
@@ -176,8 +176,8 @@ impl HostFs {
     }
 
     fn insert(self: &Arc<Self>, dir: Arc<HostInode>, name: &[u8], stat: &HostStat) -> Arc<HostInode> {
-        let place = Place::Named { dir, name: name.into() };
-        let node = HostInode::new(self, place, None, false, stat, Lower::unknown());
+        let name = NodeName::Known { dir, name: name.into() };
+        let node = HostInode::new(self, name, None, false, stat, Lower::unknown());
         let replaced = self.nodes.lock().insert(node.id, Arc::downgrade(&node));
         drop(replaced);
         node
@@ -187,7 +187,7 @@ impl HostFs {
     fn unnamed(self: &Arc<Self>, handle: Handle) -> Result<Arc<HostInode>> {
         let stat = host::stat_handle(&handle)?;
         let node =
-            HostInode::new(self, Place::Unnamed, Some(Arc::new(handle)), true, &stat, Lower::unknown());
+            HostInode::new(self, NodeName::Unknown, Some(Arc::new(handle)), true, &stat, Lower::unknown());
         self.nodes.lock().insert(node.id, Arc::downgrade(&node));
         Ok(node)
     }
@@ -196,7 +196,7 @@ impl HostFs {
 impl HostInode {
     fn new(
         fs: &Arc<HostFs>,
-        place: Place,
+        name: NodeName,
         node: Option<Arc<Handle>>,
         unnamed_file: bool,
         stat: &HostStat,
@@ -208,7 +208,7 @@ impl HostInode {
             id: (stat.dev, stat.ino),
             born_ns: stat.btime_ns,
             kind: stat.mode & S_IFMT,
-            place: SpinLock::new(Rank::Leaf, place),
+            name: SpinLock::new(Rank::Leaf, name),
             node: SpinLock::new(Rank::Leaf, node),
             loses_name: AtomicBool::new(false),
             fresh: SpinLock::new(Rank::Leaf, None),
@@ -245,18 +245,18 @@ impl HostInode {
     /// A lookup found the node under this name.
     fn found_at(&self, dir: Arc<HostInode>, name: &[u8], always: bool) {
         let old = {
-            let mut place = self.place.lock();
-            let same = matches!(&*place, Place::Named { dir: at, name: known } if Arc::ptr_eq(at, &dir) && **known == *name);
-            if same || (!always && matches!(&*place, Place::Named { .. })) {
+            let mut current = self.name.lock();
+            let same = matches!(&*current, NodeName::Known { dir: at, name: known } if Arc::ptr_eq(at, &dir) && **known == *name);
+            if same || (!always && matches!(&*current, NodeName::Known { .. })) {
                 return;
             }
-            core::mem::replace(&mut *place, Place::Named { dir, name: name.into() })
+            core::mem::replace(&mut *current, NodeName::Known { dir, name: name.into() })
         };
         drop(old);
     }
 
-    fn set_place(&self, new: Place) {
-        let old = core::mem::replace(&mut *self.place.lock(), new);
+    fn set_name(&self, new: NodeName) {
+        let old = core::mem::replace(&mut *self.name.lock(), new);
         drop(old);
     }
 
@@ -265,9 +265,9 @@ impl HostInode {
     }
 
     fn named(&self) -> Result<(Arc<HostInode>, Box<[u8]>)> {
-        match &*self.place.lock() {
-            Place::Named { dir, name } => Ok((dir.clone(), name.clone())),
-            Place::Unnamed => Err(Errno::ENOENT),
+        match &*self.name.lock() {
+            NodeName::Known { dir, name } => Ok((dir.clone(), name.clone())),
+            NodeName::Unknown => Err(Errno::ENOENT),
         }
     }
 
@@ -409,9 +409,9 @@ impl HostInode {
 
 impl Drop for HostInode {
     fn drop(&mut self) {
-        let mut next = core::mem::replace(&mut *self.place.lock(), Place::Unnamed);
+        let mut next = core::mem::replace(&mut *self.name.lock(), NodeName::Unknown);
         // In this order: see `listing`.
-        if let Place::Named { dir, .. } = &next {
+        if let NodeName::Known { dir, .. } = &next {
             dir.forget_ahead();
         }
         {
@@ -421,9 +421,9 @@ impl Drop for HostInode {
             }
         }
         // Directories that only this node kept go one by one: a path may be deeper than the stack.
-        while let Place::Named { dir, .. } = next {
+        while let NodeName::Known { dir, .. } = next {
             let Some(dir) = Arc::into_inner(dir) else { break };
-            next = core::mem::replace(&mut *dir.place.lock(), Place::Unnamed);
+            next = core::mem::replace(&mut *dir.name.lock(), NodeName::Unknown);
         }
     }
 }
