@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Bound::{Excluded, Unbounded};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::fs::notify::limits::Place;
+use crate::fs::notify::limits::InstanceCharge;
 use crate::fs::notify::{Event, Fed, Mask, WATCH_BYTES, Watcher, feed, forget};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
@@ -163,7 +163,7 @@ pub struct Instance {
     pub(super) id: u64,
     /// For whom its events take memory, whoever causes them.
     owner: Owner,
-    place: Place,
+    charge: InstanceCharge,
     most_events: usize,
     state: SpinLock<State>,
     /// Woken when there is something to read.
@@ -173,14 +173,14 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// An instance of the user who has this place.
-    pub fn new(place: Place) -> Arc<Self> {
+    /// An instance of the user who is charged for it.
+    pub fn new(charge: InstanceCharge) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             owner: owner::current(),
-            most_events: place.most_events(),
-            place,
+            most_events: charge.most_events(),
+            charge,
             state: SpinLock::new(Rank::Leaf, State::default()),
             filled: Arc::new(WaitQueue::new()),
             awaits_host: AtomicBool::new(false),
@@ -195,12 +195,12 @@ impl Instance {
         node: (u64, u64),
         fed: Arc<Fed>,
     ) -> Result<Arc<Watch>> {
-        self.place.take_watch()?;
+        self.charge.take_watch()?;
         let mut state = self.state.lock();
         let descriptor = match state.free_descriptor() {
             Ok(descriptor) => descriptor,
             Err(error) => {
-                self.place.give_watch();
+                self.charge.give_watch();
                 return Err(error);
             }
         };
@@ -252,7 +252,7 @@ impl Instance {
             removed
         };
         if removed.is_some() {
-            self.place.give_watch();
+            self.charge.give_watch();
         }
         self.filled.wake(PollEvents::READABLE);
     }
@@ -320,7 +320,7 @@ impl Instance {
             };
             let is_last = ended[WATCHES_AT_ONCE - 1].is_none();
             for (_, watch) in ended.iter().flatten() {
-                self.place.give_watch();
+                self.charge.give_watch();
                 drop(forget(watch));
             }
             if is_last {
@@ -348,7 +348,7 @@ impl Drop for Instance {
         // It is closed already, but for tests.
         let watches = core::mem::take(&mut self.state.lock().watches);
         for watch in watches.values() {
-            self.place.give_watch();
+            self.charge.give_watch();
             drop(forget(watch));
         }
     }

@@ -38,7 +38,7 @@ impl Limits {
     }
 
     /// Counts an instance of the user. `EMFILE`: there are as many as may be.
-    pub fn take(self: &Arc<Self>, uid: u32) -> Result<Place> {
+    pub fn take(self: &Arc<Self>, uid: u32) -> Result<InstanceCharge> {
         let most = self.instances.load(Ordering::Relaxed);
         let mut users = self.users.lock();
         if users.get(&uid).map_or(0, |user| user.instances) >= most {
@@ -46,7 +46,7 @@ impl Limits {
         }
         let user = users.entry(uid).or_default();
         user.instances += 1;
-        Ok(Place { limits: self.clone(), uid, watches: user.watches.clone() })
+        Ok(InstanceCharge { limits: self.clone(), uid, watches: user.watches.clone() })
     }
 }
 
@@ -57,14 +57,14 @@ pub fn store(setting: &AtomicU32, value: i64) -> Result<()> {
     Ok(())
 }
 
-/// An instance among those of its user; gives the place back when dropped.
-pub struct Place {
+/// The charge of an instance to its user, who may have so many; given back when dropped.
+pub struct InstanceCharge {
     limits: Arc<Limits>,
     uid: u32,
     watches: Arc<AtomicU32>,
 }
 
-impl Place {
+impl InstanceCharge {
     /// Most events that an instance may hold.
     pub fn most_events(&self) -> usize {
         self.limits.events.load(Ordering::Relaxed).min(MOST_EVENTS) as usize
@@ -85,7 +85,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for InstanceCharge {
     fn drop(&mut self) {
         let _user = {
             let mut users = self.limits.users.lock();
