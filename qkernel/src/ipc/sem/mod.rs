@@ -134,7 +134,7 @@ impl State {
 
     /// The set was changed: does what waiters can do now, those that wait for zero first. The lock is not held for more than
     /// a stretch of them, since a program chooses how many there are, and how long they are.
-    fn pass(&mut self, mut at: Place) -> Pass {
+    fn pass(&mut self, mut at: PassCursor) -> Pass {
         let Self { semaphores, undo, waiters, waiting_ops, otime, .. } = self;
         let mut pass = Pass::default();
         let mut work = 0;
@@ -147,7 +147,7 @@ impl State {
                 if at.changers {
                     break;
                 }
-                at = Place { changers: true, from: 0 };
+                at = PassCursor { changers: true, from: 0 };
                 continue;
             };
             at.from = *id + 1;
@@ -187,9 +187,9 @@ const WOKEN_MAX: usize = 256;
 /// Most operations of all calls that wait for a set.
 const WAITING_OPS_MAX: usize = 1 << 20;
 
-/// Where a pass goes on.
+/// The position at which a pass goes on.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct PassCursor {
     /// Those that only wait for zero have had their turn.
     changers: bool,
     /// The number of the next waiter.
@@ -202,7 +202,7 @@ struct Pass {
     woken: Vec<Arc<Outcome>>,
     has_changed: bool,
     /// There are more.
-    rest: Option<Place>,
+    rest: Option<PassCursor>,
 }
 
 /// A call before it waits.
@@ -220,7 +220,7 @@ impl SemSet {
             pass.woken.iter().for_each(|outcome| outcome.queue.wake_all());
             let at = match pass.rest {
                 Some(rest) => rest,
-                None if pass.has_changed => Place::default(),
+                None if pass.has_changed => PassCursor::default(),
                 None => return,
             };
             // A task that is to end finishes this as well: others wait for it.
@@ -285,7 +285,7 @@ impl SemSet {
             Attempt::Blocked(blocked) => blocked,
             Attempt::Done => {
                 state.otime = now();
-                let pass = if *changes { state.pass(Place::default()) } else { Pass::default() };
+                let pass = if *changes { state.pass(PassCursor::default()) } else { Pass::default() };
                 drop(state);
                 self.settle(pass);
                 return Ok(None);
@@ -338,7 +338,7 @@ impl SemSet {
             }
             ops::adjust(&mut state.semaphores, &adjustments, pid);
             state.otime = now();
-            state.pass(Place::default())
+            state.pass(PassCursor::default())
         };
         self.settle(pass);
     }
@@ -387,7 +387,7 @@ impl SemSet {
         }
         state.undo.values_mut().for_each(|undo| undo.fill(0));
         state.ctime = now();
-        let pass = state.pass(Place::default());
+        let pass = state.pass(PassCursor::default());
         drop(state);
         self.settle(pass);
         Ok(())
@@ -402,7 +402,7 @@ impl SemSet {
         state.semaphores[number] = Semaphore { value, pid: who.pid };
         state.undo.values_mut().for_each(|undo| undo[number] = 0);
         state.ctime = now();
-        let pass = state.pass(Place::default());
+        let pass = state.pass(PassCursor::default());
         drop(state);
         self.settle(pass);
         Ok(())
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(state.waiting_ops, COUNT * 402 + 1);
         state.semaphores[0].value = 1;
         state.semaphores[1].value = 3;
-        let (mut stretches, mut at) = (1, Place::default());
+        let (mut stretches, mut at) = (1, PassCursor::default());
         while let Some(rest) = state.pass(at).rest {
             (stretches, at) = (stretches + 1, rest);
         }
@@ -565,7 +565,7 @@ mod tests {
         let outcomes: Vec<_> = (0..2 * WOKEN_MAX + 1).map(|_| waits(&set, vec![op(0, -1)])).collect();
         let mut state = set.state.lock();
         state.semaphores[0].value = 30_000;
-        let first = state.pass(Place::default());
+        let first = state.pass(PassCursor::default());
         assert_eq!(first.woken.len(), WOKEN_MAX);
         let second = state.pass(first.rest.unwrap());
         let third = state.pass(second.rest.unwrap());
