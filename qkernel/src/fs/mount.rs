@@ -20,7 +20,7 @@ use machine::sched::{self, Urgent, work};
 use machine::sync::{Mutex, MutexGuard, Once, Rank, SpinLock};
 
 /// The place that a mount covers: a name in another mount.
-type Place = (Arc<Mount>, Arc<Dentry>);
+type Mountpoint = (Arc<Mount>, Arc<Dentry>);
 
 static NEXT_MOUNT: AtomicU64 = AtomicU64::new(1);
 
@@ -34,7 +34,7 @@ pub struct Mount {
     pub root: Arc<Dentry>,
     pub root_inode: Arc<dyn Inode>,
     /// The place it covers; `None` for the root of the tree, and once it is unmounted.
-    at: SpinLock<Option<Place>>,
+    at: SpinLock<Option<Mountpoint>>,
     limits: AtomicU32,
     /// Files that are open for writing by it.
     writers: AtomicU32,
@@ -134,8 +134,8 @@ impl Mount {
         Path { mount: self.clone(), dentry: self.root.clone(), inode: self.root_inode.clone() }
     }
 
-    /// The place it covers.
-    pub fn place(&self) -> Option<Place> {
+    /// The mountpoint that it covers.
+    pub fn mountpoint(&self) -> Option<Mountpoint> {
         self.at.lock().clone()
     }
 
@@ -210,7 +210,7 @@ impl Mount {
     /// The root of the tree that it is in.
     fn top(self: &Arc<Self>) -> Arc<Self> {
         let mut top = self.clone();
-        while let Some((parent, _)) = top.place() {
+        while let Some((parent, _)) = top.mountpoint() {
             work::count(1);
             top = parent;
         }
@@ -291,16 +291,18 @@ impl Mount {
         })
     }
 
-    /// All that is mounted in it and in those, parents before children, with their places. `is_in`: which of its own names count.
-    fn inner(self: &Arc<Self>, is_in: impl Fn(&Arc<Dentry>) -> bool) -> Vec<(Arc<Self>, Place)> {
+    /// All that is mounted in it and in those, parents before children, with their mountpoints. `is_in`: which of its own names count.
+    fn inner(self: &Arc<Self>, is_in: impl Fn(&Arc<Dentry>) -> bool) -> Vec<(Arc<Self>, Mountpoint)> {
         let mut ids = BTreeSet::from([self.id]);
         let mut inner = Vec::new();
         for mount in list() {
             work::count(1);
-            let Some(place) = mount.place().filter(|(parent, _)| ids.contains(&parent.id)) else { continue };
-            if place.0.id != self.id || is_in(&place.1) {
+            let Some(at) = mount.mountpoint().filter(|(parent, _)| ids.contains(&parent.id)) else {
+                continue;
+            };
+            if at.0.id != self.id || is_in(&at.1) {
                 ids.insert(mount.id);
-                inner.push((mount, place));
+                inner.push((mount, at));
             }
         }
         inner
@@ -318,15 +320,15 @@ impl Mount {
     }
 
     /// It is seen at a place, as far as paths go.
-    fn take_place(self: &Arc<Self>, place: Place) {
+    fn take_mountpoint(self: &Arc<Self>, place: Mountpoint) {
         *self.at.lock() = Some(place.clone());
         place.1.add_mount();
         TABLE.lock().insert(key(&place.0, &place.1), self.clone());
     }
 
-    /// The opposite of [`Self::take_place`]; result: the place.
-    fn leave_place(&self) -> Option<Place> {
-        let place = self.place()?;
+    /// The opposite of [`Self::take_mountpoint`]; result: the mountpoint.
+    fn leave_mountpoint(&self) -> Option<Mountpoint> {
+        let place = self.mountpoint()?;
         let removed = TABLE.lock().remove(&key(&place.0, &place.1));
         place.1.remove_mount();
         let held = self.at.lock().take();
@@ -338,7 +340,7 @@ impl Mount {
     /// else what is mounted in it goes as well, each on its own.
     pub fn detach(self: &Arc<Self>, lazy: bool) -> Result<()> {
         let moves = moves();
-        let Some((parent, _)) = self.place() else { return Err(Errno::EINVAL) };
+        let Some((parent, _)) = self.mountpoint() else { return Err(Errno::EINVAL) };
         if !lazy && self.is_busy() {
             return Err(Errno::EBUSY);
         }
@@ -355,7 +357,7 @@ impl Mount {
     /// is not in that of `root` any more, `ELOOP` for a place in itself, `ENOENT`: the place's name is gone.
     pub fn move_to(self: &Arc<Self>, place: &Path, root: &Arc<Mount>) -> Result<()> {
         let _moves = moves();
-        let Some((parent, dentry)) = self.place() else { return Err(Errno::EINVAL) };
+        let Some((parent, dentry)) = self.mountpoint() else { return Err(Errno::EINVAL) };
         if !self.shares_tree(root) {
             return Err(Errno::EINVAL);
         }
@@ -366,8 +368,8 @@ impl Mount {
         }
         holding_name(&place.dentry, || {
             place.check_mountable(root, 0)?;
-            self.leave_place();
-            self.take_place((place.mount.clone(), place.dentry.clone()));
+            self.leave_mountpoint();
+            self.take_mountpoint((place.mount.clone(), place.dentry.clone()));
             Ok(())
         })?;
         // Behind the mount that they are in now.
@@ -397,7 +399,7 @@ impl Mount {
             if Arc::ptr_eq(&mount, root) {
                 return true;
             }
-            at = mount.place().map(|(parent, _)| parent);
+            at = mount.mountpoint().map(|(parent, _)| parent);
         }
         false
     }
@@ -447,7 +449,7 @@ pub fn enter(mut path: Path) -> Path {
 pub fn leave(mut path: Path) -> Option<Path> {
     while path.is_mount_root() {
         work::count(1);
-        let (mount, dentry) = path.mount.place()?;
+        let (mount, dentry) = path.mount.mountpoint()?;
         let inode = dentry.inode()?;
         path = Path { mount, dentry, inode };
     }
@@ -476,7 +478,7 @@ fn drop_one_by_one(mut mounts: Vec<Arc<Mount>>, last: impl Fn(&Arc<Mount>)) {
 /// sight. The caller holds [`MOVES`].
 fn remove_all(root: &Arc<Mount>) -> Vec<Arc<Mount>> {
     let removed = root.tree();
-    removed.iter().for_each(|mount| drop(mount.leave_place()));
+    removed.iter().for_each(|mount| drop(mount.leave_mountpoint()));
     let ids = ids_of(&removed);
     ALL.lock().retain(|mount| !ids.contains(&mount.id));
     removed
@@ -487,10 +489,10 @@ fn ids_of(mounts: &[Arc<Mount>]) -> BTreeSet<u64> {
 }
 
 /// Mounts the first one in a mount that is there, and the others in those before them. They come into sight together.
-fn attach_all(in_mount: &Arc<Mount>, mounts: Vec<(Arc<Mount>, Place)>) {
+fn attach_all(in_mount: &Arc<Mount>, mounts: Vec<(Arc<Mount>, Mountpoint)>) {
     let top = in_mount.top();
     top.members.fetch_add(u32::try_from(mounts.len()).unwrap_or(0), Ordering::Relaxed);
-    mounts.iter().rev().for_each(|(mount, place)| mount.take_place(place.clone()));
+    mounts.iter().rev().for_each(|(mount, place)| mount.take_mountpoint(place.clone()));
     ALL.lock().extend(mounts.into_iter().map(|(mount, _)| mount));
     if let Some(changes) = top.changes.get() {
         changes.tell();

@@ -33,7 +33,7 @@ struct MountLine {
 impl MountLine {
     /// The line of a mount as seen from `root`; `None` when the mount lies elsewhere.
     fn of(mount: &Arc<Mount>, root: &Path) -> Option<Self> {
-        let (parent, point) = match mount.place() {
+        let (parent, point) = match mount.mountpoint() {
             Some((parent, dentry)) => {
                 let id = parent.id;
                 let place = Path { mount: parent, dentry, inode: mount.root_inode.clone() };
