@@ -72,11 +72,11 @@ impl Key {
     }
 }
 
-/// Where a waiter stands in its bucket: by futex, and there behind those who came before.
+/// The key of a waiter in its bucket: ordered by futex, and there behind those who came before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Place(Key, u64);
+struct WaiterKey(Key, u64);
 
-impl Place {
+impl WaiterKey {
     /// Of one that stands in no bucket yet.
     fn none(key: Key) -> Self {
         Self(key, 0)
@@ -93,7 +93,7 @@ struct Waiter {
     task: Runnable,
     bitset: u32,
     /// Changes only with the buckets of both keys locked.
-    place: SpinLock<Place>,
+    key: SpinLock<WaiterKey>,
     woken: AtomicBool,
     /// The lock that it is to wait for next (`FUTEX_WAIT_REQUEUE_PI`).
     lock: Option<Arc<pi::Waiter>>,
@@ -104,7 +104,7 @@ impl Waiter {
         Arc::new(Self {
             task: task.clone(),
             bitset: wait.bitset,
-            place: SpinLock::new(Rank::Leaf, Place::none(key)),
+            key: SpinLock::new(Rank::Leaf, WaiterKey::none(key)),
             woken: AtomicBool::new(false),
             lock,
         })
@@ -113,13 +113,13 @@ impl Waiter {
 
 const BUCKET_BITS: u32 = 8;
 /// A tree, so that who comes, leaves or is woken meets those alone who wait for the same futex.
-type Bucket = BTreeMap<Place, Arc<Waiter>>;
+type Bucket = BTreeMap<WaiterKey, Arc<Waiter>>;
 static BUCKETS: [SpinLock<Bucket>; 1 << BUCKET_BITS] =
     [const { SpinLock::new(Rank::Futex, BTreeMap::new()) }; 1 << BUCKET_BITS];
 
-/// The places of a futex.
-fn places(key: Key) -> core::ops::RangeInclusive<Place> {
-    Place(key, 0)..=Place(key, u64::MAX)
+/// The keys of all that wait for a futex.
+fn waiter_keys(key: Key) -> core::ops::RangeInclusive<WaiterKey> {
+    WaiterKey(key, 0)..=WaiterKey(key, u64::MAX)
 }
 
 /// Takes up to `count` waiters that match out of a bucket, the longest waiting first. `EINVAL`: the next one waits for a
@@ -133,7 +133,7 @@ fn take_waiters(
 ) -> Result<()> {
     let wanted = taken.len().saturating_add(count);
     let mut result = Ok(());
-    let found = bucket.extract_if(places(key), |_, waiter| {
+    let found = bucket.extract_if(waiter_keys(key), |_, waiter| {
         if result.is_ok() && waiter.lock.is_some() {
             result = Err(Errno::EINVAL);
         }
@@ -196,9 +196,9 @@ pub struct Wait {
 
 /// Puts a waiter into the bucket of a key, where its turn is from now on.
 fn queue_up(bucket: &mut Bucket, key: Key, waiter: Arc<Waiter>) {
-    let place = Place::last(key);
-    *waiter.place.lock() = place;
-    bucket.insert(place, waiter);
+    let key = WaiterKey::last(key);
+    *waiter.key.lock() = key;
+    bucket.insert(key, waiter);
 }
 
 /// Queues the caller if the word still has the expected value.
@@ -227,12 +227,12 @@ fn enqueue(user: &UserMemory, wait: &Wait, key: Key, waiter: &Arc<Waiter>) -> Re
 /// Takes a waiter out of its bucket; false when it was woken.
 fn dequeue(waiter: &Arc<Waiter>) -> bool {
     loop {
-        let place = *waiter.place.lock();
-        let mut bucket = BUCKETS[place.0.bucket()].lock();
-        if *waiter.place.lock() != place {
+        let key = *waiter.key.lock();
+        let mut bucket = BUCKETS[key.0.bucket()].lock();
+        if *waiter.key.lock() != key {
             continue; // requeued meanwhile
         }
-        let removed = bucket.remove(&place);
+        let removed = bucket.remove(&key);
         drop(bucket);
         return removed.is_some();
     }

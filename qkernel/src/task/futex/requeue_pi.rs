@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::task::core::Task;
-use crate::task::futex::{BUCKETS, Key, Wait, Waiter, dequeue, enqueue, pi, places};
+use crate::task::futex::{BUCKETS, Key, Wait, Waiter, dequeue, enqueue, pi, waiter_keys};
 use machine::errno::{Errno, Result};
 use machine::mm::{UserAddr, UserMemory};
 
@@ -69,7 +69,7 @@ pub fn cmp_requeue_pi(
             }
             Ok(())
         };
-        let moved = bucket.extract_if(places(from_key), |_, waiter| {
+        let moved = bucket.extract_if(waiter_keys(from_key), |_, waiter| {
             if result.is_ok() {
                 result = move_over(waiter);
             }
