@@ -277,8 +277,8 @@ pub struct Item {
 
 /// Names that come and go.
 pub trait Dynamic<C>: Sync {
-    /// The node of a name in the directory `place`.
-    fn find(&self, cx: &C, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>>;
+    /// The node of a name in the directory with the numbers `dir`.
+    fn find(&self, cx: &C, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>>;
     /// Calls `add` for the names with keys from `from` on, in their order, until it answers false.
     fn list(&self, cx: &C, from: u64, add: &mut dyn FnMut(Item) -> bool);
     /// How many of its entries are directories, for `st_nlink`.
@@ -291,18 +291,18 @@ pub trait Dynamic<C>: Sync {
     }
 }
 
-/// The place of a node: its inode number and its parent's.
+/// The inode numbers of a node and of its parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct InodeNumbers {
     pub ino: u64,
     pub parent: u64,
 }
 
-impl Place {
-    /// A file system's root.
+impl InodeNumbers {
+    /// The numbers of a file system's root.
     pub const ROOT: Self = Self { ino: ROOT_INO, parent: ROOT_INO };
 
-    /// The place of a name in this directory.
+    /// The numbers of a name in this directory.
     pub fn child(self, name: &[u8]) -> Self {
         Self { ino: child_ino(self.ino, name), parent: self.ino }
     }
@@ -321,13 +321,13 @@ pub fn child_ino(parent: u64, name: &[u8]) -> u64 {
 pub struct Node<C: Context> {
     pub cx: C,
     entry: &'static Entry<C>,
-    place: Place,
+    numbers: InodeNumbers,
 }
 
 impl<C: Context> Node<C> {
-    /// The node of `entry` at a place.
-    pub fn new(cx: C, entry: &'static Entry<C>, place: Place) -> Arc<Self> {
-        Arc::new(Self { cx, entry, place })
+    /// The node of `entry` that has these numbers.
+    pub fn new(cx: C, entry: &'static Entry<C>, numbers: InodeNumbers) -> Arc<Self> {
+        Arc::new(Self { cx, entry, numbers })
     }
 
     /// Whether it is a node of this entry.
@@ -376,7 +376,7 @@ impl<C: Context> Inode for Node<C> {
         let time = self.cx.time_ns();
         Ok(Stat {
             dev: self.cx.file_system().dev,
-            ino: self.place.ino,
+            ino: self.numbers.ino,
             mode: self.kind() | self.entry.mode,
             nlink: if is_dir { 2 + self.directories() } else { 1 },
             uid,
@@ -431,10 +431,10 @@ impl<C: Context> Inode for Node<C> {
         let Kind::Dir(table, more) = &self.entry.kind else { return Err(Errno::ENOTDIR) };
         self.cx.check().map_err(|_| Errno::ENOENT)?;
         if let Some(entry) = table.iter().find(|entry| entry.name.as_bytes() == name) {
-            return Ok(Self::new(self.cx.clone(), entry, self.place.child(name)));
+            return Ok(Self::new(self.cx.clone(), entry, self.numbers.child(name)));
         }
         match more {
-            Some(more) => more.find(&self.cx, self.place, name),
+            Some(more) => more.find(&self.cx, self.numbers, name),
             None => Err(Errno::ENOENT),
         }
     }
@@ -527,10 +527,10 @@ mod tests {
 
     #[test]
     fn inode_numbers_depend_on_the_whole_path() {
-        let a = Place::ROOT.child(b"a");
-        assert_eq!(a, Place::ROOT.child(b"a"));
-        assert_ne!(a.ino, Place::ROOT.child(b"b").ino);
-        assert_ne!(a.child(b"x").ino, Place::ROOT.child(b"b").child(b"x").ino);
+        let a = InodeNumbers::ROOT.child(b"a");
+        assert_eq!(a, InodeNumbers::ROOT.child(b"a"));
+        assert_ne!(a.ino, InodeNumbers::ROOT.child(b"b").ino);
+        assert_ne!(a.child(b"x").ino, InodeNumbers::ROOT.child(b"b").child(b"x").ino);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::fs::inode::{Inode, S_IFDIR};
 use crate::proc::cpuinfo::{Cache, caches};
 use crate::proc::status::push_cpu_list;
 use crate::proc::system::memory;
-use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
+use crate::pseudo::{Context, Dynamic, Entry, FileSystem, InodeNumbers, Item, Node, Out, parse_id};
 use machine::errno::{Errno, Result};
 use machine::platform;
 
@@ -44,7 +44,7 @@ in_sysfs!(Whole, Cpu, CpuCache);
 /// The root of `/sys`.
 pub fn root() -> Arc<dyn Inode> {
     static ROOT: Entry<Whole> = Entry::dir("", TABLE);
-    Node::new(Whole, &ROOT, Place::ROOT)
+    Node::new(Whole, &ROOT, InodeNumbers::ROOT)
 }
 
 static TABLE: &[Entry<Whole>] = &[
@@ -178,12 +178,12 @@ struct Cpus;
 static CPU: Entry<Cpu> = Entry::dynamic("", CPU_TABLE, &Caches);
 
 impl Dynamic<Whole> for Cpus {
-    fn find(&self, _: &Whole, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, _: &Whole, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let index = name.strip_prefix(b"cpu").and_then(parse_id).ok_or(Errno::ENOENT)?;
         if index as usize >= platform::cpus() {
             return Err(Errno::ENOENT);
         }
-        Ok(Node::new(Cpu(index), &CPU, place.child(name)))
+        Ok(Node::new(Cpu(index), &CPU, dir.child(name)))
     }
 
     fn list(&self, _: &Whole, from: u64, add: &mut dyn FnMut(Item) -> bool) {
@@ -229,11 +229,11 @@ struct Caches;
 static CACHE_DIR: Entry<Cpu> = Entry::dynamic("cache", &[], &CacheIndex);
 
 impl Dynamic<Cpu> for Caches {
-    fn find(&self, cpu: &Cpu, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, cpu: &Cpu, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         if name != b"cache" || caches().next().is_none() {
             return Err(Errno::ENOENT);
         }
-        Ok(Node::new(*cpu, &CACHE_DIR, place.child(name)))
+        Ok(Node::new(*cpu, &CACHE_DIR, dir.child(name)))
     }
 
     fn list(&self, _: &Cpu, from: u64, add: &mut dyn FnMut(Item) -> bool) {
@@ -249,10 +249,10 @@ struct CacheIndex;
 static CACHE: Entry<CpuCache> = Entry::dir("", CACHE_TABLE);
 
 impl Dynamic<Cpu> for CacheIndex {
-    fn find(&self, cpu: &Cpu, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, cpu: &Cpu, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let index = name.strip_prefix(b"index").and_then(parse_id).ok_or(Errno::ENOENT)?;
         let cache = caches().nth(index as usize).ok_or(Errno::ENOENT)?;
-        Ok(Node::new(CpuCache { cpu: cpu.0, cache }, &CACHE, place.child(name)))
+        Ok(Node::new(CpuCache { cpu: cpu.0, cache }, &CACHE, dir.child(name)))
     }
 
     fn list(&self, _: &Cpu, from: u64, add: &mut dyn FnMut(Item) -> bool) {

@@ -140,9 +140,9 @@ fn keeps(name: &[u8]) -> Result<&[u8]> {
 }
 
 impl Listing for Dir {
-    fn place(&self) -> crate::pseudo::Place {
+    fn numbers(&self) -> crate::pseudo::InodeNumbers {
         let parent = self.group.at(self.group.groups.parent(self.group.id));
-        crate::pseudo::Place { ino: self.group.ino(0), parent: parent.ino(0) }
+        crate::pseudo::InodeNumbers { ino: self.group.ino(0), parent: parent.ino(0) }
     }
 
     fn check(&self) -> Result<()> {

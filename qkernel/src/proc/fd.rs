@@ -18,7 +18,7 @@ use crate::fs::poll::PollTable;
 use crate::net::SocketFile;
 use crate::proc::locks;
 use crate::proc::subject::{Part, Subject, Which};
-use crate::pseudo::{Dynamic, Entry, Item, Node, Out, Place, parse_id};
+use crate::pseudo::{Dynamic, Entry, InodeNumbers, Item, Node, Out, parse_id};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject};
 use machine::sched::wait::PollEvents;
@@ -70,7 +70,7 @@ static BOTH: Entry<Open> = Entry::link("", target).mode(0o700).guarded();
 static NEITHER: Entry<Open> = Entry::link("", target).mode(0).guarded();
 
 impl Dynamic<Subject> for Descriptors {
-    fn find(&self, subject: &Subject, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, subject: &Subject, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let (open, descriptor) = find(subject, name)?;
         let flags = descriptor.file.flags();
         let entry = match (flags.readable(), flags.writable()) {
@@ -79,7 +79,7 @@ impl Dynamic<Subject> for Descriptors {
             (false, true) => &WRITE,
             (false, false) => &NEITHER,
         };
-        Ok(Node::new(open, entry, place.child(name)))
+        Ok(Node::new(open, entry, dir.child(name)))
     }
 
     fn list(&self, subject: &Subject, from: u64, add: &mut dyn FnMut(Item) -> bool) {
@@ -102,9 +102,9 @@ pub struct DescriptorFacts;
 static FACTS: Entry<Open> = Entry::text("", facts).guarded();
 
 impl Dynamic<Subject> for DescriptorFacts {
-    fn find(&self, subject: &Subject, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, subject: &Subject, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let (open, _) = find(subject, name)?;
-        Ok(Node::new(open, &FACTS, place.child(name)))
+        Ok(Node::new(open, &FACTS, dir.child(name)))
     }
 
     fn list(&self, subject: &Subject, from: u64, add: &mut dyn FnMut(Item) -> bool) {

@@ -30,7 +30,7 @@ use crate::fs::file::{File, OpenFlags};
 use crate::fs::inode::{Inode, LinkTarget, S_IFDIR};
 use crate::proc::identity::PROC;
 use crate::proc::subject::Subject;
-use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Place, parse_id};
+use crate::pseudo::{Context, Dynamic, Entry, FileSystem, InodeNumbers, Item, Node, parse_id};
 use crate::task;
 use crate::task::container;
 use crate::task::process::Process;
@@ -52,7 +52,7 @@ impl Context for Whole {
 /// The root of `/proc`.
 pub fn root() -> Arc<dyn Inode> {
     static ROOT: Entry<Whole> = Entry::dynamic("", TABLE, &Processes);
-    Node::new(Whole, &ROOT, Place::ROOT)
+    Node::new(Whole, &ROOT, InodeNumbers::ROOT)
 }
 
 static TABLE: &[Entry<Whole>] = &[
@@ -120,13 +120,13 @@ pub fn process_of(file: &File) -> Option<Arc<Process>> {
 struct Processes;
 
 impl Dynamic<Whole> for Processes {
-    fn find(&self, _: &Whole, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, _: &Whole, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let id = parse_id(name).ok_or(Errno::ENOENT)?;
         let process = match container::current().pids.find_process(id) {
             Some(process) => process,
             None => container::current().pids.find_task(id).ok_or(Errno::ENOENT)?.process.clone(),
         };
-        Ok(Node::new(Subject::process(process, id), &pid::PROCESS, place.child(name)))
+        Ok(Node::new(Subject::process(process, id), &pid::PROCESS, dir.child(name)))
     }
 
     fn list(&self, _: &Whole, from: u64, add: &mut dyn FnMut(Item) -> bool) {

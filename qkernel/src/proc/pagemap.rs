@@ -13,7 +13,7 @@ use crate::proc::identity::PROC;
 use crate::proc::maps::{own_root, seen_from};
 use crate::proc::subject::{Part, Subject, Which};
 use crate::pseudo::file::seek_plain;
-use crate::pseudo::{Context, Dynamic, Entry, Item, Node, Place};
+use crate::pseudo::{Context, Dynamic, Entry, InodeNumbers, Item, Node};
 use machine::errno::{Errno, Result};
 use machine::mm::report::Mapping;
 use machine::mm::vma::VmaFlags;
@@ -142,14 +142,14 @@ fn addresses(name: &[u8]) -> Option<(u64, u64)> {
 }
 
 impl Dynamic<Subject> for MapFiles {
-    fn find(&self, subject: &Subject, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, subject: &Subject, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         subject.guard()?;
         let (start, end) = addresses(name).ok_or(Errno::ENOENT)?;
         let which = Addresses { start, end };
         let mapping = which.of(subject)?;
         let mapped = Mapped { subject: subject.clone(), which };
         let is_writable = mapping.flags.contains(VmaFlags::SHARED) && mapping.prot.contains(Prot::WRITE);
-        Ok(Node::new(mapped, if is_writable { &WRITABLE } else { &READ_ONLY }, place.child(name)))
+        Ok(Node::new(mapped, if is_writable { &WRITABLE } else { &READ_ONLY }, dir.child(name)))
     }
 
     fn list(&self, subject: &Subject, from: u64, add: &mut dyn FnMut(Item) -> bool) {

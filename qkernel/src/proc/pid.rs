@@ -15,7 +15,7 @@ use crate::proc::status;
 use crate::proc::status::{TICK_NS, comm_of};
 use crate::proc::subject::Subject;
 use crate::proc::{fd, kept, maps, mem, mounts, net, ns, pagemap};
-use crate::pseudo::{Dynamic, Entry, Item, Kind, Node, Out, Place, ShowPiece, parse_id, parse_number};
+use crate::pseudo::{Dynamic, Entry, InodeNumbers, Item, Kind, Node, Out, ShowPiece, parse_id, parse_number};
 use crate::task;
 use crate::task::container;
 use crate::task::core::{Task, current};
@@ -167,11 +167,11 @@ const KSM: &[u8] = b"ksm_rmap_items 0\nksm_zero_pages 0\nksm_merging_pages 0\nks
 struct Threads;
 
 impl Dynamic<Subject> for Threads {
-    fn find(&self, subject: &Subject, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, subject: &Subject, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let tid = parse_id(name).ok_or(Errno::ENOENT)?;
         let thread = Subject::thread(subject.process.clone(), tid);
         thread.task().map_err(|_| Errno::ENOENT)?;
-        Ok(Node::new(thread, &THREAD, place.child(name)))
+        Ok(Node::new(thread, &THREAD, dir.child(name)))
     }
 
     fn list(&self, subject: &Subject, from: u64, add: &mut dyn FnMut(Item) -> bool) {

@@ -9,7 +9,7 @@ use crate::fs::changes::Seen;
 use crate::fs::file::{At, DirEntry, File, FileOps, Whence};
 use crate::fs::inode::{Inode, S_IFDIR, Stat};
 use crate::fs::poll::PollTable;
-use crate::pseudo::{Context, Kind, Node, Place, child_ino, dirent_type};
+use crate::pseudo::{Context, InodeNumbers, Kind, Node, child_ino, dirent_type};
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
@@ -176,7 +176,7 @@ pub fn seek_plain(file: &File, offset: i64, whence: Whence) -> Result<u64> {
 /// A directory that can be listed.
 pub trait Listing: Inode {
     /// Its inode number and its parent's.
-    fn place(&self) -> Place;
+    fn numbers(&self) -> InodeNumbers;
     /// An error once the directory is gone.
     fn check(&self) -> Result<()> {
         Ok(())
@@ -213,10 +213,10 @@ impl<D: Listing> FileOps for DirFile<D> {
 
     fn read_dir(&self, file: &File, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         self.dir.check()?;
-        let place = self.dir.place();
+        let numbers = self.dir.numbers();
         let mut pos = *file.pos.lock();
         let mut full = false;
-        for (at, name, ino) in [(0, &b"."[..], place.ino), (1, b"..", place.parent)] {
+        for (at, name, ino) in [(0, &b"."[..], numbers.ino), (1, b"..", numbers.parent)] {
             if pos == at && !full {
                 full = !sink(&DirEntry { name, ino, next: at + 1, kind: dirent_type(S_IFDIR) });
                 pos = if full { at } else { at + 1 };
@@ -245,8 +245,8 @@ impl<D: Listing> FileOps for DirFile<D> {
 }
 
 impl<C: Context> Listing for Node<C> {
-    fn place(&self) -> Place {
-        self.place
+    fn numbers(&self) -> InodeNumbers {
+        self.numbers
     }
 
     fn check(&self) -> Result<()> {
@@ -258,7 +258,7 @@ impl<C: Context> Listing for Node<C> {
         let skip = usize::try_from(from.saturating_sub(2)).unwrap_or(usize::MAX);
         for (index, entry) in table.iter().enumerate().skip(skip) {
             let name = entry.name.as_bytes();
-            let ino = child_ino(self.place.ino, name);
+            let ino = child_ino(self.numbers.ino, name);
             let kind = dirent_type(entry.kind_bits());
             if !add(&DirEntry { name, ino, next: index as u64 + 3, kind }) {
                 return Ok(());
@@ -267,7 +267,7 @@ impl<C: Context> Listing for Node<C> {
         let Some(more) = more else { return Ok(()) };
         let base = table.len() as u64 + 2;
         more.list(&self.cx, from.saturating_sub(base), &mut |item| {
-            let ino = child_ino(self.place.ino, &item.name);
+            let ino = child_ino(self.numbers.ino, &item.name);
             let next = base + item.key + 1;
             add(&DirEntry { name: &item.name, ino, next, kind: dirent_type(item.kind) })
         });
@@ -306,10 +306,10 @@ mod tests {
 
     struct Even;
     impl Dynamic<Test> for Even {
-        fn find(&self, cx: &Test, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        fn find(&self, cx: &Test, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
             let number = super::super::parse_id(name).filter(|n| n % 2 == 0 && *n < 7);
             number.ok_or(Errno::ENOENT)?;
-            Ok(Node::new(cx.clone(), &FIXED, place.child(name)))
+            Ok(Node::new(cx.clone(), &FIXED, dir.child(name)))
         }
         fn list(&self, _: &Test, from: u64, add: &mut dyn FnMut(Item) -> bool) {
             for key in (from.next_multiple_of(2)..7).step_by(2) {
@@ -350,13 +350,13 @@ mod tests {
     }
 
     fn open_node(entry: &'static Entry<Test>) -> Arc<File> {
-        let node = Node::new(Test, entry, Place::ROOT);
+        let node = Node::new(Test, entry, InodeNumbers::ROOT);
         File::new(node.open(OpenFlags::RDWR).unwrap(), OpenFlags::RDWR, None)
     }
     static ROOT: Entry<Test> = Entry::dynamic("", TABLE, &Even);
 
     fn open(path: &[u8]) -> Arc<File> {
-        let root = Node::new(Test, &ROOT, Place::ROOT);
+        let root = Node::new(Test, &ROOT, InodeNumbers::ROOT);
         let node: Arc<dyn Inode> = if path.is_empty() { root } else { root.lookup(path).unwrap() };
         File::new(node.open(OpenFlags::RDWR).unwrap(), OpenFlags::RDWR, None)
     }
@@ -424,7 +424,7 @@ mod tests {
                 room -= 1;
                 if room >= 0 {
                     if entry.name[0] != b'.' {
-                        let node = Node::new(Test, &ROOT, Place::ROOT).lookup(entry.name).unwrap();
+                        let node = Node::new(Test, &ROOT, InodeNumbers::ROOT).lookup(entry.name).unwrap();
                         assert_eq!(node.stat().unwrap().ino, entry.ino);
                         assert_eq!(dirent_type(node.kind()), entry.kind);
                     }
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn unknown_names_are_absent_and_read_only_files_refuse_writes() {
-        let root = Node::new(Test, &ROOT, Place::ROOT);
+        let root = Node::new(Test, &ROOT, InodeNumbers::ROOT);
         for name in [&b"3"[..], b"nothing", b"00"] {
             assert_eq!(root.lookup(name).err(), Some(Errno::ENOENT));
         }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::fs::inode::{Inode, LinkTarget, S_IFDIR, S_IFLNK};
 use crate::net::route;
 use crate::net::route::Link;
-use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place};
+use crate::pseudo::{Context, Dynamic, Entry, FileSystem, InodeNumbers, Item, Node, Out};
 use crate::sysfs::{SYSFS, Whole};
 use machine::errno::{Errno, Result};
 
@@ -53,12 +53,12 @@ fn list(kind: u32, from: u64, add: &mut dyn FnMut(Item) -> bool) {
 struct Links;
 
 impl Dynamic<Whole> for Links {
-    fn find(&self, _: &Whole, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, _: &Whole, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         static LINK: Entry<Interface> = Entry::link("", |interface| {
             let target = [b"../../devices/virtual/net/", &interface.0.name[..]].concat();
             Ok(LinkTarget::Text(target))
         });
-        Ok(Node::new(find(name)?, &LINK, place.child(name)))
+        Ok(Node::new(find(name)?, &LINK, dir.child(name)))
     }
 
     fn list(&self, _: &Whole, from: u64, add: &mut dyn FnMut(Item) -> bool) {
@@ -69,9 +69,9 @@ impl Dynamic<Whole> for Links {
 struct Interfaces;
 
 impl Dynamic<Whole> for Interfaces {
-    fn find(&self, _: &Whole, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+    fn find(&self, _: &Whole, dir: InodeNumbers, name: &[u8]) -> Result<Arc<dyn Inode>> {
         static DIRECTORY: Entry<Interface> = Entry::dir("", INTERFACE);
-        Ok(Node::new(find(name)?, &DIRECTORY, place.child(name)))
+        Ok(Node::new(find(name)?, &DIRECTORY, dir.child(name)))
     }
 
     fn list(&self, _: &Whole, from: u64, add: &mut dyn FnMut(Item) -> bool) {

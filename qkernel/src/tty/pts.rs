@@ -12,7 +12,7 @@ use crate::fs::devfs;
 use crate::fs::file::{DirEntry, File, FileOps, OpenFlags};
 use crate::fs::inode::{AttrChange, CachePolicy, S_IFCHR, S_IFDIR, SetTime};
 use crate::fs::inode::{Inode, Stat};
-use crate::pseudo::Place;
+use crate::pseudo::InodeNumbers;
 use crate::pseudo::file::{DirFile, Listing};
 use crate::task;
 use crate::task::container::{self, Container, ContainerId};
@@ -199,8 +199,8 @@ fn statfs() -> abi::hostcall::HostStatFs {
 }
 
 impl Listing for Root {
-    fn place(&self) -> Place {
-        Place { ino: ROOT_INO, parent: ROOT_INO }
+    fn numbers(&self) -> InodeNumbers {
+        InodeNumbers { ino: ROOT_INO, parent: ROOT_INO }
     }
 
     fn entries(&self, from: u64, add: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::ipc::mqueue::file::QueueFile;
 use crate::ipc::mqueue::{NewQueue, Queue};
 use crate::ipc::{IpcNamespace, Who};
 use crate::limits::RLIMIT_MSGQUEUE;
-use crate::pseudo::{DirFile, Listing, Place};
+use crate::pseudo::{DirFile, InodeNumbers, Listing};
 use machine::errno::{Errno, Result};
 
 /// `MQUEUE_MAGIC`.
@@ -87,8 +87,8 @@ impl Inode for Root {
 }
 
 impl Listing for Root {
-    fn place(&self) -> Place {
-        Place::ROOT
+    fn numbers(&self) -> InodeNumbers {
+        InodeNumbers::ROOT
     }
 
     fn entries(&self, from: u64, add: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
