@@ -442,13 +442,13 @@ impl Live {
 }
 
 /// The heap beside a plain list of the allocations.
-struct Machine {
+struct HeapModel {
     fixture: Fixture,
     live: Vec<Live>,
     fills: u8,
 }
 
-impl Machine {
+impl HeapModel {
     fn add(&mut self, start: NonNull<u8>, layout: Layout, order: Option<u32>, zeroed: bool) {
         assert!(start.addr().get().is_multiple_of(layout.align()));
         self.fills = self.fills % 254 + 1;
@@ -552,22 +552,22 @@ proptest! {
     fn random_sequences_never_overlap_and_lose_nothing(ops in ops(), pages in 300..1500usize) {
         let fixture = Fixture::new(pages * PAGE_BYTES);
         let whole = if ops.len() % 2 == 0 { Some(shape(&fixture.heap)) } else { None };
-        let mut machine = Machine { fixture, live: Vec::new(), fills: 0 };
+        let mut model = HeapModel { fixture, live: Vec::new(), fills: 0 };
         for op in &ops {
-            machine.apply(op);
-            let stats = machine.fixture.heap.stats();
+            model.apply(op);
+            let stats = model.fixture.heap.stats();
             prop_assert_eq!(stats.used_bytes + stats.free_bytes, stats.total_bytes);
             prop_assert!(stats.dirty_free_bytes <= stats.free_bytes);
             prop_assert!(stats.object_bytes <= stats.slab_bytes && stats.slab_bytes <= stats.used_bytes);
         }
-        while !machine.live.is_empty() {
-            machine.free(0);
+        while !model.live.is_empty() {
+            model.free(0);
         }
-        machine.fixture.trim();
-        let stats = machine.fixture.heap.stats();
+        model.fixture.trim();
+        let stats = model.fixture.heap.stats();
         prop_assert_eq!((stats.used_bytes, stats.dirty_free_bytes), (0, 0));
         if let Some(whole) = whole {
-            prop_assert_eq!(shape(&machine.fixture.heap), whole);
+            prop_assert_eq!(shape(&model.fixture.heap), whole);
         }
     }
 }
