@@ -25,7 +25,7 @@ struct Job {
 /// CPUs that run jobs as `schedule` and `before_user` do, in steps of this.
 const STEP_NS: u64 = MS / 4;
 
-struct Machine {
+struct Simulation {
     queue: RunQueue<usize>,
     jobs: Vec<Job>,
     /// The job that a CPU runs, when its slice ends, and until when it may run.
@@ -35,7 +35,7 @@ struct Machine {
     refills: Vec<(Owner, u64)>,
 }
 
-impl Machine {
+impl Simulation {
     fn new(cpus: usize) -> Self {
         let mut queue = RunQueue::new();
         queue.begin_owner(ONE, 0);
@@ -154,11 +154,11 @@ fn one_owners_tasks_take_turns() {
 #[test]
 fn busy_owners_have_time_by_their_shares() {
     for cpus in [1, 2] {
-        let mut machine = Machine::new(cpus);
-        machine.queue.set_shares(ONE, 256);
-        machine.hog(ONE, 3);
-        machine.hog(TWO, 3);
-        let [_, one, two] = machine.run_for(10_000);
+        let mut simulation = Simulation::new(cpus);
+        simulation.queue.set_shares(ONE, 256);
+        simulation.hog(ONE, 3);
+        simulation.hog(TWO, 3);
+        let [_, one, two] = simulation.run_for(10_000);
         near(one, 2000 * cpus as u64, 100);
         near(two, 8000 * cpus as u64, 100);
     }
@@ -166,24 +166,24 @@ fn busy_owners_have_time_by_their_shares() {
 
 #[test]
 fn the_number_of_tasks_makes_no_difference() {
-    let mut machine = Machine::new(2);
-    machine.hog(ONE, 100);
-    machine.hog(TWO, 2);
-    let [_, one, two] = machine.run_for(5000);
+    let mut simulation = Simulation::new(2);
+    simulation.hog(ONE, 100);
+    simulation.hog(TWO, 2);
+    let [_, one, two] = simulation.run_for(5000);
     near(one, 5000, 100);
     near(two, 5000, 100);
 }
 
 #[test]
 fn what_one_leaves_others_have() {
-    let mut machine = Machine::new(2);
-    machine.queue.set_shares(TWO, 100_000);
-    machine.hog(ONE, 1);
-    assert_eq!(machine.run_for(1000), [0, 1000, 0]);
+    let mut simulation = Simulation::new(2);
+    simulation.queue.set_shares(TWO, 100_000);
+    simulation.hog(ONE, 1);
+    assert_eq!(simulation.run_for(1000), [0, 1000, 0]);
     // One task cannot have more than one CPU, whatever its shares.
-    machine.hog(SANDBOX, 2);
-    machine.hog(TWO, 1);
-    let [first, one, two] = machine.run_for(6000);
+    simulation.hog(SANDBOX, 2);
+    simulation.hog(TWO, 1);
+    let [first, one, two] = simulation.run_for(6000);
     near(two, 6000, 50);
     near(one, 3000, 100);
     near(first, 3000, 100);
@@ -191,57 +191,57 @@ fn what_one_leaves_others_have() {
 
 #[test]
 fn nobody_saves_up_time_by_sleeping() {
-    let mut machine = Machine::new(1);
-    machine.hog(ONE, 2);
-    machine.job(TWO, 20 * MS, 3000 * MS);
-    machine.run_for(3000);
+    let mut simulation = Simulation::new(1);
+    simulation.hog(ONE, 2);
+    simulation.job(TWO, 20 * MS, 3000 * MS);
+    simulation.run_for(3000);
     // After so long a sleep it has its share, and no more.
-    machine.hog(TWO, 2);
-    let [_, one, _] = machine.run_for(1000);
+    simulation.hog(TWO, 2);
+    let [_, one, _] = simulation.run_for(1000);
     near(one, 500, 30);
     // Nor does one that has a CPU, and would have more of the others for its shares, if it had the tasks.
-    let mut machine = Machine::new(2);
-    machine.queue.set_shares(ONE, 4096);
-    machine.hog(ONE, 1);
-    machine.hog(TWO, 4);
-    machine.run_for(3000);
-    machine.queue.set_shares(ONE, 1024);
-    machine.hog(ONE, 3);
-    let [_, one, _] = machine.run_for(1000);
+    let mut simulation = Simulation::new(2);
+    simulation.queue.set_shares(ONE, 4096);
+    simulation.hog(ONE, 1);
+    simulation.hog(TWO, 4);
+    simulation.run_for(3000);
+    simulation.queue.set_shares(ONE, 1024);
+    simulation.hog(ONE, 3);
+    let [_, one, _] = simulation.run_for(1000);
     near(one, 1000, 50);
 }
 
 #[test]
 fn who_naps_is_served_soon_and_has_no_more_than_its_share() {
-    let mut machine = Machine::new(1);
-    machine.hog(ONE, 1);
-    machine.job(TWO, 9 * MS, MS);
-    machine.job(TWO, 9 * MS, MS);
-    let [_, one, two] = machine.run_for(5000);
+    let mut simulation = Simulation::new(1);
+    simulation.hog(ONE, 1);
+    simulation.job(TWO, 9 * MS, MS);
+    simulation.job(TWO, 9 * MS, MS);
+    let [_, one, two] = simulation.run_for(5000);
     near(one, 2500, 200);
     near(two, 2500, 200);
 }
 
 #[test]
 fn who_had_a_cpu_alone_owes_nothing_for_it() {
-    let mut machine = Machine::new(2);
-    machine.queue.set_shares(ONE, 4096);
-    machine.hog(ONE, 1);
-    machine.hog(TWO, 1);
-    machine.run_for(60_000);
-    machine.hog(SANDBOX, 1);
-    let [first, _, two] = machine.run_for(1000);
+    let mut simulation = Simulation::new(2);
+    simulation.queue.set_shares(ONE, 4096);
+    simulation.hog(ONE, 1);
+    simulation.hog(TWO, 1);
+    simulation.run_for(60_000);
+    simulation.hog(SANDBOX, 1);
+    let [first, _, two] = simulation.run_for(1000);
     near(first, 500, 50);
     near(two, 500, 50);
 }
 
 #[test]
 fn few_shares_are_served_in_small_pieces() {
-    let mut machine = Machine::new(1);
-    machine.queue.set_shares(ONE, 2);
-    machine.hog(ONE, 1);
-    machine.hog(TWO, 1);
-    let [_, one, _] = machine.run_for(10_000);
+    let mut simulation = Simulation::new(1);
+    simulation.queue.set_shares(ONE, 2);
+    simulation.hog(ONE, 1);
+    simulation.hog(TWO, 1);
+    let [_, one, _] = simulation.run_for(10_000);
     near(one, 20, 5);
     let mut queue = RunQueue::new();
     queue.begin_owner(ONE, 0);
@@ -296,14 +296,14 @@ fn a_pause_lets_parked_tasks_come_to_rest() {
 fn a_limit_holds_whether_or_not_others_are_busy() {
     for others in [0, 3] {
         for tasks in [1, 7] {
-            let mut machine = Machine::new(2);
-            machine.queue.set_quota(ONE, Some(Quota::from_us(10_000, 100_000)), 0);
-            machine.hog(ONE, tasks);
-            machine.hog(TWO, others);
-            let [_, one, two] = machine.run_for(5000);
+            let mut simulation = Simulation::new(2);
+            simulation.queue.set_quota(ONE, Some(Quota::from_us(10_000, 100_000)), 0);
+            simulation.hog(ONE, tasks);
+            simulation.hog(TWO, others);
+            let [_, one, two] = simulation.run_for(5000);
             near(one, 500, 30);
             near(two, if others == 0 { 0 } else { 9500 }, 30);
-            let figures = machine.queue.throttling(ONE, machine.now_ns);
+            let figures = simulation.queue.throttling(ONE, simulation.now_ns);
             near(figures.periods, 50, 2);
             assert!(figures.throttled_periods > 40 && figures.throttled_ns > 1000 * MS, "{figures:?}");
         }
@@ -312,42 +312,42 @@ fn a_limit_holds_whether_or_not_others_are_busy() {
 
 #[test]
 fn a_limit_of_more_than_one_cpu_holds() {
-    let mut machine = Machine::new(4);
-    machine.queue.set_quota(ONE, Some(Quota::from_us(150_000, 100_000)), 0);
-    machine.hog(ONE, 8);
-    let [_, one, _] = machine.run_for(5000);
+    let mut simulation = Simulation::new(4);
+    simulation.queue.set_quota(ONE, Some(Quota::from_us(150_000, 100_000)), 0);
+    simulation.hog(ONE, 8);
+    let [_, one, _] = simulation.run_for(5000);
     near(one, 7500, 100);
 }
 
 #[test]
 fn all_tasks_of_a_throttled_owner_have_their_turns() {
-    let mut machine = Machine::new(1);
-    machine.queue.set_quota(ONE, Some(Quota::from_us(10_000, 100_000)), 0);
+    let mut simulation = Simulation::new(1);
+    simulation.queue.set_quota(ONE, Some(Quota::from_us(10_000, 100_000)), 0);
     for _ in 0..5 {
-        machine.job(ONE, 1000 * MS, 0);
+        simulation.job(ONE, 1000 * MS, 0);
     }
-    machine.run_for(5000);
-    for job in &machine.jobs {
+    simulation.run_for(5000);
+    for job in &simulation.jobs {
         near((1000 * MS - job.left_ns) / MS, 100, 20);
     }
 }
 
 #[test]
 fn an_end_of_the_limit_lets_all_go_on() {
-    let mut machine = Machine::new(1);
-    machine.queue.set_quota(ONE, Some(Quota::from_us(1000, 1_000_000)), 0);
-    machine.hog(ONE, 3);
-    machine.run_for(100);
-    assert_eq!((machine.queue.waiting(), machine.queue.parked()), (0, 3));
-    machine.queue.set_quota(ONE, None, machine.now_ns);
-    assert_eq!((machine.queue.waiting(), machine.queue.parked()), (3, 0));
-    assert_eq!(machine.run_for(100), [0, 100, 0]);
+    let mut simulation = Simulation::new(1);
+    simulation.queue.set_quota(ONE, Some(Quota::from_us(1000, 1_000_000)), 0);
+    simulation.hog(ONE, 3);
+    simulation.run_for(100);
+    assert_eq!((simulation.queue.waiting(), simulation.queue.parked()), (0, 3));
+    simulation.queue.set_quota(ONE, None, simulation.now_ns);
+    assert_eq!((simulation.queue.waiting(), simulation.queue.parked()), (3, 0));
+    assert_eq!(simulation.run_for(100), [0, 100, 0]);
     // A number that is given to somebody else says nothing of its last owner.
-    machine.queue.end_owner(TWO, machine.now_ns);
-    machine.queue.set_shares(TWO, 7);
-    machine.queue.end_owner(TWO, machine.now_ns);
-    assert_eq!(machine.queue.lane(TWO).shares, SHARES);
-    assert!(machine.queue.keeps_time());
+    simulation.queue.end_owner(TWO, simulation.now_ns);
+    simulation.queue.set_shares(TWO, 7);
+    simulation.queue.end_owner(TWO, simulation.now_ns);
+    assert_eq!(simulation.queue.lane(TWO).shares, SHARES);
+    assert!(simulation.queue.keeps_time());
 }
 
 #[test]
