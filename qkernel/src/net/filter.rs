@@ -8,7 +8,7 @@ use abi::word::{len32, to_usize};
 use alloc::vec::Vec;
 use zerocopy::FromBytes;
 
-use crate::seccomp::program::{Machine, Next, code, is_sound, reads_unset_memory};
+use crate::seccomp::program::{BpfInterpreter, Next, code, is_sound, reads_unset_memory};
 use machine::errno::{Errno, Result};
 use machine::mm::{UserAddr, UserMemory, account};
 
@@ -81,27 +81,27 @@ impl Filter {
 
     /// The verdict; `None` where the program looks beyond the message, or divides by zero.
     fn run(&self, message: &[u8]) -> Option<u32> {
-        let mut machine = Machine::default();
+        let mut interpreter = BpfInterpreter::default();
         let mut at = 0;
         loop {
             // Every jump of a checked program stays inside of it.
             let instruction = self.0.get(at)?;
-            let (k, x, a) = (instruction.k, machine.x?, machine.a?);
+            let (k, x, a) = (instruction.k, interpreter.x?, interpreter.a?);
             let mut skip = 0;
             match instruction.code {
-                code::LD_ABS => machine.a = Some(word(message, k)?),
-                LD_H_ABS => machine.a = Some(half(message, k)?),
-                LD_B_ABS => machine.a = Some(byte(message, k)?),
-                LD_W_IND => machine.a = Some(word(message, k.wrapping_add(x))?),
-                LD_H_IND => machine.a = Some(half(message, k.wrapping_add(x))?),
-                LD_B_IND => machine.a = Some(byte(message, k.wrapping_add(x))?),
-                LDX_MSH => machine.x = Some((byte(message, k)? & 0xf) << 2),
-                code::LD_LEN => machine.a = Some(len32(message.len())),
-                code::LDX_LEN => machine.x = Some(len32(message.len())),
-                MOD_K => machine.a = Some(a.checked_rem(k)?),
-                MOD_X => machine.a = Some(a.checked_rem(x)?),
+                code::LD_ABS => interpreter.a = Some(word(message, k)?),
+                LD_H_ABS => interpreter.a = Some(half(message, k)?),
+                LD_B_ABS => interpreter.a = Some(byte(message, k)?),
+                LD_W_IND => interpreter.a = Some(word(message, k.wrapping_add(x))?),
+                LD_H_IND => interpreter.a = Some(half(message, k.wrapping_add(x))?),
+                LD_B_IND => interpreter.a = Some(byte(message, k.wrapping_add(x))?),
+                LDX_MSH => interpreter.x = Some((byte(message, k)? & 0xf) << 2),
+                code::LD_LEN => interpreter.a = Some(len32(message.len())),
+                code::LDX_LEN => interpreter.x = Some(len32(message.len())),
+                MOD_K => interpreter.a = Some(a.checked_rem(k)?),
+                MOD_X => interpreter.a = Some(a.checked_rem(x)?),
                 DIV_X if x == 0 => return None,
-                _ => match machine.step(instruction, &|_| None) {
+                _ => match interpreter.step(instruction, &|_| None) {
                     Next::Skip(more) => skip = more as usize,
                     Next::Verdict(verdict) => return Some(verdict),
                     Next::Unknown => return None,

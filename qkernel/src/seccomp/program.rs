@@ -1,4 +1,5 @@
-//! Classic BPF as `seccomp(2)` takes it: what a program may be, and how it runs. Filters of sockets (`net::filter`) run on the same machine.
+//! Classic BPF as `seccomp(2)` takes it: what a program may be, and how it runs. Filters of sockets (`net::filter`)
+//! run on the same interpreter.
 //!
 //! Programs come from applications. One that is accepted only jumps forward and ends in a verdict, so it runs for at most
 //! [`PROGRAM_MAX`] steps whatever it looks at.
@@ -82,14 +83,14 @@ pub enum Next {
     Unknown,
 }
 
-/// The registers of a running program. A value that is not known is `None`.
-pub struct Machine {
+/// An interpreter of classic BPF: the registers of a running program. A value that is not known is `None`.
+pub struct BpfInterpreter {
     pub a: Option<u32>,
     pub x: Option<u32>,
     memory: [Option<u32>; MEMORY_WORDS],
 }
 
-impl Default for Machine {
+impl Default for BpfInterpreter {
     /// At the start of a program.
     fn default() -> Self {
         Self { a: Some(0), x: Some(0), memory: [Some(0); MEMORY_WORDS] }
@@ -135,12 +136,12 @@ impl Program {
     }
 
     fn execute(&self, load: impl Fn(u32) -> Option<u32>) -> Option<u32> {
-        let mut machine = Machine::default();
+        let mut interpreter = BpfInterpreter::default();
         let mut at = 0;
         loop {
             // Every jump of a checked program stays inside of it.
             let instruction = self.0.get(at)?;
-            match machine.step(instruction, &load) {
+            match interpreter.step(instruction, &load) {
                 Next::Skip(more) => at += 1 + more as usize,
                 Next::Verdict(verdict) => return Some(verdict),
                 Next::Unknown => return None,
@@ -149,7 +150,7 @@ impl Program {
     }
 }
 
-impl Machine {
+impl BpfInterpreter {
     /// Carries out an instruction; `load` finds a word.
     #[inline]
     pub fn step(&mut self, instruction: &Instruction, load: &impl Fn(u32) -> Option<u32>) -> Next {
