@@ -48,14 +48,15 @@ enum Answer {
     Resumed(i64),
 }
 
-struct Machine {
+/// The state of a container's pause, and the requests that led to it.
+struct PauseMachine {
     state: State,
     last: i64,
     /// Tasks that rest, whether or not they are asked to.
     at_rest: usize,
 }
 
-impl Machine {
+impl PauseMachine {
     const fn new() -> Self {
         Self { state: State::Running, last: 0, at_rest: 0 }
     }
@@ -86,7 +87,7 @@ impl Machine {
 
 /// The pause of a container.
 pub struct Pause {
-    machine: SpinLock<Machine>,
+    machine: SpinLock<PauseMachine>,
     /// The state is another than [`State::Running`]. Written under the machine's lock.
     is_wanted: AtomicBool,
 }
@@ -94,7 +95,7 @@ pub struct Pause {
 impl Pause {
     /// Of a container that runs.
     pub(super) const fn new() -> Self {
-        Self { machine: SpinLock::new(Rank::Leaf, Machine::new()), is_wanted: AtomicBool::new(false) }
+        Self { machine: SpinLock::new(Rank::Leaf, PauseMachine::new()), is_wanted: AtomicBool::new(false) }
     }
 
     /// Whether tasks are to rest.
@@ -245,7 +246,7 @@ mod tests {
         ];
         for (before, (input, tasks), after, answer) in table {
             let (state, last, at_rest) = before;
-            let mut machine = Machine { state, last, at_rest };
+            let mut machine = PauseMachine { state, last, at_rest };
             let got = machine.step(input, tasks);
             let is = (machine.state, machine.last, machine.at_rest);
             assert_eq!((is, got), (after, answer), "{before:?} {input:?} of {tasks}");
