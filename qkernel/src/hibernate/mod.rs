@@ -32,7 +32,7 @@ use machine::sched;
 use machine::sched::{Frozen, pause};
 use machine::sync::{Rank, SpinLock};
 use machine::time;
-use state_machine::{Action, Actions, Input, Machine, Obstacle, Order, Outcome};
+use state_machine::{Action, Actions, HibernationMachine, Input, Obstacle, Order, Outcome};
 
 /// How soon an idle CPU tries again when something was in the way.
 const AGAIN_NS: u64 = 2_000_000;
@@ -41,8 +41,8 @@ const AGAIN_NS: u64 = 2_000_000;
 static HIBERNATION: Hibernation = Hibernation::new();
 
 struct Hibernation {
-    /// [`pause::is_paused`] is written under this lock, and says what [`Machine::is_paused`] does.
-    machine: SpinLock<Machine>,
+    /// [`pause::is_paused`] is written under this lock, and says what [`HibernationMachine::is_paused`] does.
+    machine: SpinLock<HibernationMachine>,
     idle: SpinLock<idle::Watch>,
     /// Deadlines of programs that end a sleep.
     deadlines: SpinLock<Deadlines>,
@@ -120,7 +120,7 @@ fn take(input: Input) {
 impl Hibernation {
     const fn new() -> Self {
         Self {
-            machine: SpinLock::new(Rank::Hibernation, Machine::new()),
+            machine: SpinLock::new(Rank::Hibernation, HibernationMachine::new()),
             idle: SpinLock::new(Rank::Leaf, idle::Watch::new()),
             deadlines: SpinLock::new(Rank::Leaf, Deadlines::new()),
         }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicI64, Ordering};
 use abi::hostcall as hc;
 
 use super::HIBERNATION;
-use super::state_machine::Machine;
+use super::state_machine::HibernationMachine;
 use machine::errno::Errno;
 use machine::host;
 use machine::mm::window;
@@ -32,7 +32,7 @@ pub fn attempt() {
     if !is_wanted() {
         return;
     }
-    let is_between = |machine: &Machine| machine.is_at_work() || machine.is_wanted();
+    let is_between = |machine: &HibernationMachine| machine.is_at_work() || machine.is_wanted();
     if is_between(&HIBERNATION.machine.lock()) {
         return;
     }

@@ -1,6 +1,6 @@
 //! The states of a sandbox that hibernates (Hibernate Container, section 3.1), and every transition between them.
 //!
-//! A [`Machine`] is a value: it takes an [`Input`], changes its state, and says which [`Action`]s are to be carried out.
+//! A [`HibernationMachine`] is a value: it takes an [`Input`], changes its state, and says which [`Action`]s are to be carried out.
 //! It calls nobody and keeps no time, so `test/tests/hibernation_model.rs` can try all orders of inputs.
 //!
 //! Two things make up what it knows: where the sandbox is ([`State`]), and what the last request asks for ([`Goal`]).
@@ -168,7 +168,7 @@ impl Actions {
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Machine {
+pub struct HibernationMachine {
     state: State,
     goal: Goal,
     /// The last request that was taken.
@@ -185,13 +185,13 @@ pub struct Machine {
     is_streaming: bool,
 }
 
-impl Default for Machine {
+impl Default for HibernationMachine {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Machine {
+impl HibernationMachine {
     /// Of a sandbox that runs.
     pub const fn new() -> Self {
         Self {
@@ -475,9 +475,9 @@ impl Machine {
 /// How a request is meant, beside what it asks for.
 #[derive(Clone, Copy, Default)]
 struct Manner {
-    /// See [`Machine::serves`].
+    /// See [`HibernationMachine::serves`].
     serves: bool,
-    /// See [`Machine::is_held`].
+    /// See [`HibernationMachine::is_held`].
     is_held: bool,
 }
 

@@ -117,7 +117,7 @@ pub enum Step {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct World {
-    kernel: kernel::Machine,
+    kernel: kernel::HibernationMachine,
     supervisor: supervisor::StateMachine,
     /// Its first process runs, and it can hibernate.
     can_hibernate: bool,
@@ -148,7 +148,7 @@ fn start() -> Instant {
 impl World {
     pub fn new(can_hibernate: bool, budget: Budget) -> Self {
         Self {
-            kernel: kernel::Machine::new(),
+            kernel: kernel::HibernationMachine::new(),
             supervisor: supervisor::StateMachine::default(),
             can_hibernate,
             queue: Vec::new(),

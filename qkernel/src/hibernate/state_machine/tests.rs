@@ -11,8 +11,8 @@ fn resume(request: i64) -> Input {
 }
 
 /// Where these inputs lead, and the actions of the last one.
-fn after(inputs: &[Input]) -> (Machine, Vec<Action>) {
-    let mut machine = Machine::new();
+fn after(inputs: &[Input]) -> (HibernationMachine, Vec<Action>) {
+    let mut machine = HibernationMachine::new();
     let mut last = Vec::new();
     for input in inputs {
         last = machine.step(*input).iter().collect();
