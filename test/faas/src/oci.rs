@@ -36,7 +36,7 @@ pub struct Oci {
 }
 
 /// One container that was started.
-pub struct Container {
+pub struct OciContainer {
     pub id: String,
     pid: Pid,
     pidfd: AsyncFd<OwnedFd>,
@@ -70,7 +70,7 @@ impl Oci {
     ///
     /// # Errors
     /// When the runtime says no, or the container has ended already.
-    pub async fn start(&self, function: &FunctionConfig, id: &str) -> Result<Container, BackendError> {
+    pub async fn start(&self, function: &FunctionConfig, id: &str) -> Result<OciContainer, BackendError> {
         let started = self.run(function, id).await;
         if started.is_err() {
             self.remove(id).await;
@@ -78,7 +78,7 @@ impl Oci {
         started
     }
 
-    async fn run(&self, function: &FunctionConfig, id: &str) -> Result<Container, BackendError> {
+    async fn run(&self, function: &FunctionConfig, id: &str) -> Result<OciContainer, BackendError> {
         let bundle = self.bundle(id);
         let log = self.directory.join(format!("{}.log", function.name));
         let failed = |error: io::Error| BackendError(format!("its bundle cannot be made: {error}"));
@@ -100,13 +100,13 @@ impl Oci {
         if !status.success() {
             return Err(BackendError(last_line(&log)));
         }
-        Container::of(id, &pid_file).map_err(|error| {
+        OciContainer::of(id, &pid_file).map_err(|error| {
             BackendError(format!("its process cannot be watched ({error}): {}", last_line(&log)))
         })
     }
 
     /// Kills a container, waits for its end, and removes what is left of it.
-    pub async fn stop(&self, container: &Container) {
+    pub async fn stop(&self, container: &OciContainer) {
         container.kill();
         if tokio::time::timeout(END_TIMEOUT, container.ended()).await.is_err() {
             eprintln!("faas: {} still runs {} s after SIGKILL", container.id, END_TIMEOUT.as_secs());
@@ -184,7 +184,7 @@ impl Oci {
     }
 }
 
-impl Container {
+impl OciContainer {
     /// The container whose first process the file names.
     fn of(id: &str, pid_file: &Path) -> io::Result<Self> {
         let text = std::fs::read_to_string(pid_file)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, BackendError};
 use crate::config::FunctionConfig;
-use crate::oci::{Container, Groups, Oci};
+use crate::oci::{Groups, Oci, OciContainer};
 
 /// For all processes of a container to be frozen.
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,13 +21,13 @@ pub trait Keeping: Send + Sync + 'static {
     const CAN_SLEEP: bool;
 
     /// Puts a container to sleep, as [`Backend::sleep`] asks.
-    fn sleep(oci: &Oci, container: &Container) -> impl Future<Output = Result<(), BackendError>> + Send;
+    fn sleep(oci: &Oci, container: &OciContainer) -> impl Future<Output = Result<(), BackendError>> + Send;
 
     /// Wakes a container, as [`Backend::wake`] asks.
     ///
     /// # Errors
     /// When it stays asleep.
-    fn wake(_container: &Container) -> Result<(), BackendError> {
+    fn wake(_container: &OciContainer) -> Result<(), BackendError> {
         Ok(())
     }
 }
@@ -36,32 +36,32 @@ pub trait Keeping: Send + Sync + 'static {
 pub struct Containers<K>(pub Oci, pub K);
 
 impl<K: Keeping> Backend for Containers<K> {
-    type Container = Container;
+    type Container = OciContainer;
     const CAN_SLEEP: bool = K::CAN_SLEEP;
 
-    async fn start(&self, function: &FunctionConfig, id: &str) -> Result<Container, BackendError> {
+    async fn start(&self, function: &FunctionConfig, id: &str) -> Result<OciContainer, BackendError> {
         self.0.start(function, id).await
     }
 
-    async fn sleep(&self, container: &Container) -> Result<(), BackendError> {
+    async fn sleep(&self, container: &OciContainer) -> Result<(), BackendError> {
         K::sleep(&self.0, container).await
     }
 
-    fn wake(&self, container: &Container) -> Result<(), BackendError> {
+    fn wake(&self, container: &OciContainer) -> Result<(), BackendError> {
         K::wake(container)
     }
 
-    async fn stop(&self, container: &Container) {
+    async fn stop(&self, container: &OciContainer) {
         // A frozen process of version 1 does not take SIGKILL. One that has ended has no group.
         let _ = K::wake(container);
         self.0.stop(container).await;
     }
 
-    async fn ended(&self, container: &Container) {
+    async fn ended(&self, container: &OciContainer) {
         container.ended().await;
     }
 
-    fn memory_bytes(&self, container: &Container) -> Option<u64> {
+    fn memory_bytes(&self, container: &OciContainer) -> Option<u64> {
         container.memory_bytes()
     }
 }
@@ -72,7 +72,7 @@ pub struct Dormouse;
 impl Keeping for Dormouse {
     const CAN_SLEEP: bool = true;
 
-    async fn sleep(oci: &Oci, container: &Container) -> Result<(), BackendError> {
+    async fn sleep(oci: &Oci, container: &OciContainer) -> Result<(), BackendError> {
         oci.call("hibernate", &[&container.id]).await
     }
 }
@@ -83,7 +83,7 @@ pub struct Runc;
 impl Keeping for Runc {
     const CAN_SLEEP: bool = false;
 
-    async fn sleep(_oci: &Oci, _container: &Container) -> Result<(), BackendError> {
+    async fn sleep(_oci: &Oci, _container: &OciContainer) -> Result<(), BackendError> {
         Err(BackendError("there is no sleep".to_owned()))
     }
 }
@@ -94,7 +94,7 @@ pub struct RuncFreeze;
 impl Keeping for RuncFreeze {
     const CAN_SLEEP: bool = true;
 
-    async fn sleep(_oci: &Oci, container: &Container) -> Result<(), BackendError> {
+    async fn sleep(_oci: &Oci, container: &OciContainer) -> Result<(), BackendError> {
         container.groups.set_frozen(true)?;
         let begin = Instant::now();
         while !container.groups.is_frozen() {
@@ -113,7 +113,7 @@ impl Keeping for RuncFreeze {
         reclaimed
     }
 
-    fn wake(container: &Container) -> Result<(), BackendError> {
+    fn wake(container: &OciContainer) -> Result<(), BackendError> {
         container.groups.set_frozen(false)
     }
 }
