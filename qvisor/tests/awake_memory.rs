@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sleeper::{Place, guest, next_line, platform};
+use sleeper::{TestSandbox, guest, next_line, platform};
 
 const MIB: u64 = 1 << 20;
 /// The bytes that the program takes, and how many bytes may stay charged (`STAYS`): single pages, and those that the
@@ -32,7 +32,7 @@ impl Group {
     fn new() -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|why| why.to_string())?;
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|why| why.to_string())?;
-        let place = |kind: &str, controller: &str| {
+        let directory = |kind: &str, controller: &str| {
             let mount = mounts.lines().find(|line| {
                 let (of_mount, of_kind) = line.split_once(" - ").unwrap_or_default();
                 let mut words = of_kind.split(' ');
@@ -48,9 +48,9 @@ impl Group {
             let mounted = mount.split(' ').nth(4)?;
             Some(Path::new(mounted).join(path.trim_start_matches('/')))
         };
-        let (parent, usage) = place("cgroup", "memory")
+        let (parent, usage) = directory("cgroup", "memory")
             .map(|path| (path, "memory.usage_in_bytes"))
-            .or_else(|| place("cgroup2", "").map(|path| (path, "memory.current")))
+            .or_else(|| directory("cgroup2", "").map(|path| (path, "memory.current")))
             .ok_or("no hierarchy of control groups is mounted whole")?;
         let path = parent.join(format!("dormouse-test-{}", std::process::id()));
         fs::create_dir(&path).map_err(|why| format!("{}: {why}", path.display()))?;
@@ -130,11 +130,11 @@ fn memory_that_programs_free_is_not_charged_any_more() {
     let mut native = Command::new(&program);
     native.args([&mib, &file]);
     steps(&group, native, || {});
-    let place = Place::new();
-    let fixed = ["do", "--id", "s", "--platform", &platform(), "--swap-dir", place.swap.to_str().unwrap()];
+    let sandbox = TestSandbox::new();
+    let fixed = ["do", "--id", "s", "--platform", &platform(), "--swap-dir", sandbox.swap.to_str().unwrap()];
     let program = ["--memory", "1G", "--", program.to_str().unwrap(), &mib, &file];
-    steps(&group, place.command(&[&fixed[..], &program].concat()), || {
-        let stats = place.run(&["stats", "s", "--json"]);
+    steps(&group, sandbox.command(&[&fixed[..], &program].concat()), || {
+        let stats = sandbox.run(&["stats", "s", "--json"]);
         let stats: Value = serde_json::from_slice(&stats.stdout).unwrap();
         let returned = stats["returned_bytes"].as_u64().unwrap();
         assert!(returned >= 2 * (TAKEN - STAYS), "{returned} bytes went back by the sandbox's own count");

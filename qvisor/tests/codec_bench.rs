@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use sleeper::Place;
+use sleeper::TestSandbox;
 
 const PAGE: usize = 4096;
 const CODECS: [&str; 6] = ["none", "lz4", "zstd", "deflate-fixed", "deflate-dynamic", "deflate-canned"];
@@ -34,19 +34,19 @@ fn random(pages: usize) -> Vec<u8> {
     (0..pages * PAGE).map(|_| byte()).collect()
 }
 
-/// A place with a file of these bytes.
-fn with_file(bytes: &[u8]) -> (Place, PathBuf) {
-    let place = Place::new();
-    let path = place.dir.join("pages");
+/// A fixture whose directory holds a file of these bytes.
+fn with_file(bytes: &[u8]) -> (TestSandbox, PathBuf) {
+    let sandbox = TestSandbox::new();
+    let path = sandbox.dir.join("pages");
     fs::write(&path, bytes).unwrap();
-    fs::create_dir(&place.swap).unwrap();
-    (place, path)
+    fs::create_dir(&sandbox.swap).unwrap();
+    (sandbox, path)
 }
 
-/// One round, in JSON. The directory of the disk is the place's.
-fn bench(place: &Place, options: &[&str]) -> Value {
-    let fixed = ["codec", "bench", "--json", "--rounds", "1", "--swap-dir", place.swap.to_str().unwrap()];
-    let output = place.run(&[&fixed, options].concat());
+/// One round, in JSON. The directory of the disk is the fixture's.
+fn bench(sandbox: &TestSandbox, options: &[&str]) -> Value {
+    let fixed = ["codec", "bench", "--json", "--rounds", "1", "--swap-dir", sandbox.swap.to_str().unwrap()];
+    let output = sandbox.run(&[&fixed, options].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -93,8 +93,8 @@ fn is_whole(report: &Value) {
 
 #[test]
 fn a_file_of_known_content() {
-    let (place, path) = with_file(&[words(16), text(32), random(16)].concat());
-    let report = bench(&place, &["--data", path.to_str().unwrap()]);
+    let (sandbox, path) = with_file(&[words(16), text(32), random(16)].concat());
+    let report = bench(&sandbox, &["--data", path.to_str().unwrap()]);
     is_whole(&report);
     assert_eq!((&report["pages"], &report["word_pages"]), (&64.into(), &16.into()));
     for codec in &CODECS[1..] {
@@ -111,16 +111,16 @@ fn a_file_of_known_content() {
         }
     }
     assert_eq!(number(&of(&report, "none", 4 << 10)["ratio"]), 1.0);
-    assert_eq!(fs::read_dir(&place.swap).unwrap().count(), 0, "the disk keeps nothing");
+    assert_eq!(fs::read_dir(&sandbox.swap).unwrap().count(), 0, "the disk keeps nothing");
 }
 
 #[test]
 fn a_table_and_a_chart_for_people() {
-    let (place, path) = with_file(&text(40));
-    let svg = place.dir.join("chart.svg");
-    let (path, swap, chart) = (path.to_str().unwrap(), place.swap.to_str().unwrap(), svg.to_str().unwrap());
+    let (sandbox, path) = with_file(&text(40));
+    let svg = sandbox.dir.join("chart.svg");
+    let (path, swap, chart) = (path.to_str().unwrap(), sandbox.swap.to_str().unwrap(), svg.to_str().unwrap());
     let output =
-        place.run(&["codec", "bench", "--rounds", "2", "--data", path, "--swap-dir", swap, "--svg", chart]);
+        sandbox.run(&["codec", "bench", "--rounds", "2", "--data", path, "--swap-dir", swap, "--svg", chart]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.starts_with(&format!("Pages of {path}: 40; 0 hold one word")), "{table}");
@@ -138,7 +138,7 @@ fn a_table_and_a_chart_for_people() {
 
 #[test]
 fn of_a_large_file_a_sample_from_everywhere_is_taken() {
-    let (place, path) = with_file(b"");
+    let (sandbox, path) = with_file(b"");
     let file = File::options().write(true).open(&path).unwrap();
     // Nine partitions in ten are a hole.
     let (partition, all) = (64 << 10, 2000);
@@ -146,7 +146,7 @@ fn of_a_large_file_a_sample_from_everywhere_is_taken() {
     for number in (0..all).step_by(10) {
         file.write_all_at(&text(16), number * partition).unwrap();
     }
-    let report = bench(&place, &["--data", path.to_str().unwrap()]);
+    let report = bench(&sandbox, &["--data", path.to_str().unwrap()]);
     let (pages, words) = (report["pages"].as_u64().unwrap(), report["word_pages"].as_u64().unwrap());
     assert_eq!((pages, &report["bytes_there"]), (16 << 10, &(all * partition).into()));
     let text = pages - words;
@@ -155,12 +155,12 @@ fn of_a_large_file_a_sample_from_everywhere_is_taken() {
 
 #[test]
 fn the_memory_of_a_sandbox_that_does_not_notice() {
-    let mut place = Place::new();
-    place.start_pattern(&[], &[]);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start_pattern(&[], &[]);
     // Named, and as the only one that is awake.
     for options in [["--data", "s"].as_slice(), &[]] {
-        let there = number(&place.order(&["stats"])["memory"]["user_resident_bytes"]);
-        let report = bench(&place, options);
+        let there = number(&sandbox.order(&["stats"])["memory"]["user_resident_bytes"]);
+        let report = bench(&sandbox, options);
         is_whole(&report);
         assert_eq!(report["pages_of"], "sandbox s");
         let pages = number(&report["pages"]);
@@ -169,20 +169,20 @@ fn the_memory_of_a_sandbox_that_does_not_notice() {
         assert!(number(&of(&report, "zstd", 4 << 10)["raw_pieces"]) > 0.3 * pages, "{report}");
         assert!(number(&report["word_pages"]) > 0.05 * pages, "{report}");
     }
-    assert_eq!(place.status(), "running");
+    assert_eq!(sandbox.status(), "running");
     // A file's name has a slash.
-    let missing = place.run(&["codec", "bench", "--data", "./s"]);
+    let missing = sandbox.run(&["codec", "bench", "--data", "./s"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("No such file"));
-    place.sleeps();
-    place.refuses(
+    sandbox.sleeps();
+    sandbox.refuses(
         &["codec", "bench", "--swap-dir", ".", "--data"],
         "it is hibernated, so its memory is on the disk; run: dormouse wake s",
     );
-    assert_eq!(place.status(), "hibernated");
-    place.order(&["wake"]);
-    is_whole(&bench(&place, &["--data", "s"]));
-    place.kill("TERM");
-    place.ends_well();
+    assert_eq!(sandbox.status(), "hibernated");
+    sandbox.order(&["wake"]);
+    is_whole(&bench(&sandbox, &["--data", "s"]));
+    sandbox.kill("TERM");
+    sandbox.ends_well();
 }
 
 #[test]
@@ -191,24 +191,24 @@ fn where_no_sandbox_is_awake_one_is_started_for_it_and_ends() {
         eprintln!("left out: python3 is not installed");
         return;
     }
-    let place = Place::new();
-    fs::create_dir(&place.swap).unwrap();
-    let report = bench(&place, &[]);
+    let sandbox = TestSandbox::new();
+    fs::create_dir(&sandbox.swap).unwrap();
+    let report = bench(&sandbox, &[]);
     is_whole(&report);
     assert_eq!(report["pages_of"], "a sandbox with Python");
     assert!(number(&report["pages"]) > 1000.0, "{report}");
     // Memory of programs packs well.
     assert!(number(&of(&report, "zstd", 64 << 10)["ratio"]) > 1.5, "{report}");
-    assert!(place.run(&["list", "-q"]).stdout.is_empty());
+    assert!(sandbox.run(&["list", "-q"]).stdout.is_empty());
 }
 
 #[test]
 fn bad_input_is_refused_in_one_sentence() {
-    let (place, path) = with_file(&text(4));
-    fs::write(place.dir.join("empty"), b"").unwrap();
-    fs::write(place.dir.join("short"), [1; PAGE - 1]).unwrap();
-    fs::write(place.dir.join("same"), words(20)).unwrap();
-    assert!(Command::new("mkfifo").arg(place.dir.join("pipe")).status().unwrap().success());
+    let (sandbox, path) = with_file(&text(4));
+    fs::write(sandbox.dir.join("empty"), b"").unwrap();
+    fs::write(sandbox.dir.join("short"), [1; PAGE - 1]).unwrap();
+    fs::write(sandbox.dir.join("same"), words(20)).unwrap();
+    assert!(Command::new("mkfifo").arg(sandbox.dir.join("pipe")).status().unwrap().success());
     let good = path.to_str().unwrap();
     for (options, words) in [
         (["--data", "nobody"].as_slice(), "neither a sandbox of this ID nor such a file"),
@@ -226,14 +226,14 @@ fn bad_input_is_refused_in_one_sentence() {
         (&["--data", good, "--svg", "."], "cannot write ."),
         (&["--data", good, "--config", "/no/such/config"], "cannot use configuration /no/such/config"),
     ] {
-        let output = place.run(&[["codec", "bench"].as_slice(), options].concat());
+        let output = sandbox.run(&[["codec", "bench"].as_slice(), options].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{options:?}: {error}");
         assert!(error.contains(words) && error.contains("; "), "{options:?}: {error}");
         assert_eq!(error.lines().count(), 1, "{options:?}: {error}");
     }
     for options in [["--rounds", "0"], ["--rounds", "many"], ["--rounds", "101"], ["--no-such", "option"]] {
-        let output = place.run(&[["codec", "bench"], options].concat());
+        let output = sandbox.run(&[["codec", "bench"], options].concat());
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{options:?}");
         assert!(!output.stderr.is_empty());
     }

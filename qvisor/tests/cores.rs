@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use sleeper::{Place, guest, number};
+use sleeper::{TestSandbox, guest, number};
 
 /// How often the two threads are started: they came to be bound to one core in one start of five.
 const STARTS: u64 = 8;
@@ -39,9 +39,9 @@ fn occupy(core: usize, is_over: &AtomicBool) {
 }
 
 /// The core of each of the sandbox's threads that runs or wants to, as the host tells.
-fn computing(place: &Place) -> Vec<(u32, String)> {
+fn computing(sandbox: &TestSandbox) -> Vec<(u32, String)> {
     let mut found = Vec::new();
-    for process in place.processes() {
+    for process in sandbox.processes() {
         for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
             let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
             let mut fields = stat.rsplit(") ").next().unwrap_or_default().split_whitespace();
@@ -55,7 +55,7 @@ fn computing(place: &Place) -> Vec<(u32, String)> {
 }
 
 /// The cores that these threads may use.
-fn allowed(place: &Place) -> String {
+fn allowed(sandbox: &TestSandbox) -> String {
     let of_process = |process: u32| {
         let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
         threads.map(move |thread| {
@@ -64,7 +64,7 @@ fn allowed(place: &Place) -> String {
             format!("{process}/{} {list}\n", thread.file_name().display())
         })
     };
-    place.processes().into_iter().flat_map(of_process).collect()
+    sandbox.processes().into_iter().flat_map(of_process).collect()
 }
 
 #[test]
@@ -78,13 +78,13 @@ fn two_that_compute_do_not_stay_on_one_core() {
         scope(|scope| {
             scope.spawn(|| occupy(first, &is_over));
             let checked = scope.spawn(|| {
-                let mut place = Place::new();
-                place.start(&["--cpus", "2"], &[], &[guest("spinners").to_str().unwrap()]);
+                let mut sandbox = TestSandbox::new();
+                sandbox.start(&["--cpus", "2"], &[], &[guest("spinners").to_str().unwrap()]);
                 sleep(Duration::from_secs(1));
                 is_over.store(true, Ordering::Relaxed);
                 let begun = Instant::now();
                 loop {
-                    let found = computing(&place);
+                    let found = computing(&sandbox);
                     let on: BTreeSet<u32> = found.iter().map(|(core, _)| *core).collect();
                     if on.len() > 1 {
                         break;
@@ -92,11 +92,11 @@ fn two_that_compute_do_not_stay_on_one_core() {
                     assert!(
                         begun.elapsed() < PATIENCE,
                         "start {start}: all that compute are on {on:?}: {found:?}\n{}",
-                        allowed(&place)
+                        allowed(&sandbox)
                     );
                     sleep(Duration::from_millis(10));
                 }
-                place.front.as_mut().unwrap().kill().unwrap();
+                sandbox.front.as_mut().unwrap().kill().unwrap();
             });
             let result = checked.join();
             is_over.store(true, Ordering::Relaxed);

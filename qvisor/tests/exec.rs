@@ -12,39 +12,39 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use on_terminal::OnTerminal;
-use sleeper::{PATIENCE, Place, next_line};
+use sleeper::{PATIENCE, TestSandbox, next_line};
 
 /// A sandbox whose first process waits for its standard input to end.
-fn waiting(options: &[&str]) -> Place {
-    let mut place = Place::new();
-    place.start(options, &[], &["sh", "-c", "echo ready; cat; exit 3"]);
-    place
+fn waiting(options: &[&str]) -> TestSandbox {
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(options, &[], &["sh", "-c", "echo ready; cat; exit 3"]);
+    sandbox
 }
 
-fn exec(place: &Place, options: &[&str], command: &[&str]) -> Command {
-    let mut all = place.command(&[&["exec"], options, &["s"], command].concat());
+fn exec(sandbox: &TestSandbox, options: &[&str], command: &[&str]) -> Command {
+    let mut all = sandbox.command(&[&["exec"], options, &["s"], command].concat());
     all.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     all
 }
 
-fn run(place: &Place, options: &[&str], command: &[&str]) -> Output {
-    exec(place, options, command).stdin(Stdio::null()).output().unwrap()
+fn run(sandbox: &TestSandbox, options: &[&str], command: &[&str]) -> Output {
+    exec(sandbox, options, command).stdin(Stdio::null()).output().unwrap()
 }
 
 /// Runs it, which must end well; result: its output.
-fn said(place: &Place, options: &[&str], command: &[&str]) -> String {
-    let output = run(place, options, command);
+fn said(sandbox: &TestSandbox, options: &[&str], command: &[&str]) -> String {
+    let output = run(sandbox, options, command);
     assert!(output.status.success(), "{command:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn script(place: &Place, text: &str) -> String {
-    said(place, &[], &["sh", "-c", text])
+fn script(sandbox: &TestSandbox, text: &str) -> String {
+    said(sandbox, &[], &["sh", "-c", text])
 }
 
 /// Starts it and waits for its first line, `up`.
-fn start(place: &Place, options: &[&str], text: &str) -> Child {
-    let mut child = exec(place, options, &["sh", "-c", text]).spawn().unwrap();
+fn start(sandbox: &TestSandbox, options: &[&str], text: &str) -> Child {
+    let mut child = exec(sandbox, options, &["sh", "-c", text]).spawn().unwrap();
     assert_eq!(next_line(&mut child), "up\n");
     child
 }
@@ -77,28 +77,28 @@ fn signal(pid: u32, number: i32) {
 }
 
 /// Whether the VMM holds a file whose name begins so.
-fn holds(place: &Place, start: &str) -> bool {
-    let links = fs::read_dir(format!("/proc/{}/fd", place.processes()[1])).unwrap().flatten();
+fn holds(sandbox: &TestSandbox, start: &str) -> bool {
+    let links = fs::read_dir(format!("/proc/{}/fd", sandbox.processes()[1])).unwrap().flatten();
     let names = links.filter_map(|link| fs::read_link(link.path()).ok());
     names.into_iter().any(|name| name.to_string_lossy().starts_with(start))
 }
 
 #[test]
 fn it_runs_with_the_commands_streams_and_ends_with_its_code() {
-    let place = waiting(&[]);
-    assert_eq!(script(&place, "echo hello"), "hello\n");
-    let output = run(&place, &[], &["sh", "-c", "echo out; echo err >&2; exit 7"]);
+    let sandbox = waiting(&[]);
+    assert_eq!(script(&sandbox, "echo hello"), "hello\n");
+    let output = run(&sandbox, &[], &["sh", "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!(
         (output.status.code(), &*output.stdout, &*output.stderr),
         (Some(7), &b"out\n"[..], &b"err\n"[..])
     );
     for (name, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139)] {
-        let output = run(&place, &[], &["sh", "-c", &format!("kill -{name} $$")]);
+        let output = run(&sandbox, &[], &["sh", "-c", &format!("kill -{name} $$")]);
         assert_eq!(output.status.code(), Some(code), "{name}");
     }
     // Through pipes, more than they hold, and to a file.
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| ((at * 7) >> 3).to_le_bytes()[0]).collect();
-    let mut child = exec(&place, &[], &["cat"]).spawn().unwrap();
+    let mut child = exec(&sandbox, &[], &["cat"]).spawn().unwrap();
     let (mut input, sent) = (child.stdin.take().unwrap(), bytes.clone());
     let writer = std::thread::spawn(move || input.write_all(&sent).unwrap());
     let mut back = Vec::new();
@@ -106,9 +106,9 @@ fn it_runs_with_the_commands_streams_and_ends_with_its_code() {
     writer.join().unwrap();
     assert!(back == bytes);
     assert_eq!(code_of(child), Some(0));
-    let path = place.dir.join("out");
+    let path = sandbox.dir.join("out");
     let file = File::create(&path).unwrap();
-    let mut command = exec(&place, &[], &["sh", "-c", "cat; echo more"]);
+    let mut command = exec(&sandbox, &[], &["sh", "-c", "cat; echo more"]);
     command.stdin(File::open("/proc/self/comm").unwrap()).stdout(file);
     assert!(command.status().unwrap().success());
     assert!(fs::read_to_string(path).unwrap().ends_with("\nmore\n"));
@@ -116,8 +116,8 @@ fn it_runs_with_the_commands_streams_and_ends_with_its_code() {
 
 #[test]
 fn what_cannot_be_run_is_said_in_one_sentence() {
-    let place = waiting(&[]);
-    let script = place.dir.join("none");
+    let sandbox = waiting(&[]);
+    let script = sandbox.dir.join("none");
     fs::write(&script, "no program").unwrap();
     let cases: &[(&[&str], &[&str], i32, &str)] = &[
         (&[], &["/nowhere"], 127, "no such file"),
@@ -135,28 +135,28 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
         (&[], &[], 255, "no command"),
     ];
     for (options, command, code, words) in cases {
-        let output = run(&place, options, command);
+        let output = run(&sandbox, options, command);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(*code), "{options:?} {command:?}: {error}");
         assert!(error.starts_with("dormouse: cannot ") && error.contains(words), "{error}");
         assert_eq!(error.trim_end().lines().count(), 1, "{error}");
     }
     let long = "x".repeat(100_000);
-    let output = run(&place, &[], &[&["echo"], &[&*long; 11][..]].concat());
+    let output = run(&sandbox, &[], &[&["echo"], &[&*long; 11][..]].concat());
     assert!(String::from_utf8_lossy(&output.stderr).contains("1048576 are possible"), "{output:?}");
-    assert_eq!(said(&place, &[], &[&["echo"], &[&*long; 9][..]].concat()).len(), 900_009);
-    let output = place.run(&["exec", "nobody", "ls"]);
+    assert_eq!(said(&sandbox, &[], &[&["echo"], &[&*long; 9][..]].concat()).len(), 900_009);
+    let output = sandbox.run(&["exec", "nobody", "ls"]);
     assert_eq!(output.status.code(), Some(255));
     assert!(String::from_utf8_lossy(&output.stderr).contains("container does not exist"));
 }
 
 #[test]
 fn it_begins_as_the_first_process_did_but_for_what_is_asked() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let first = "cd /; umask 077; export LATER=1; echo ready; cat";
     let options = ["--env", "FIRST=one two", "--env", "SECOND=2", "--cwd", "/usr"];
-    place.start(&options, &[], &["sh", "-c", first]);
-    let text = script(&place, "pwd; echo \"$FIRST $SECOND $LATER.\"; umask; id -u");
+    sandbox.start(&options, &[], &["sh", "-c", first]);
+    let text = script(&sandbox, "pwd; echo \"$FIRST $SECOND $LATER.\"; umask; id -u");
     let own_umask = format!("{:04o}", {
         // SAFETY: integers only.
         unsafe {
@@ -167,7 +167,7 @@ fn it_begins_as_the_first_process_did_but_for_what_is_asked() {
     });
     assert_eq!(text, format!("/usr\none two 2 .\n{own_umask}\n0\n"));
     let text = said(
-        &place,
+        &sandbox,
         &[
             "--cwd",
             "/tmp",
@@ -187,17 +187,17 @@ fn it_begins_as_the_first_process_did_but_for_what_is_asked() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[..4], ["/tmp", "one two 3 n /", "1234", "77"]);
     assert!(lines[4].starts_with("77 ") && lines[4].ends_with("8 9"), "{text}");
-    let status = said(&place, &["--no-new-privs"], &["cat", "/proc/self/status"]);
+    let status = said(&sandbox, &["--no-new-privs"], &["cat", "/proc/self/status"]);
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
-    let status = said(&place, &["-u", "5"], &["cat", "/proc/self/status"]);
+    let status = said(&sandbox, &["-u", "5"], &["cat", "/proc/self/status"]);
     assert!(status.contains("NoNewPrivs:\t0") && status.contains("CapEff:\t0000000000000000"), "{status}");
 }
 
 #[test]
 fn signals_go_on_to_it() {
-    let place = waiting(&[]);
+    let sandbox = waiting(&[]);
     let traps = "for s in INT USR1 USR2 HUP; do trap \"echo got $s\" $s; done; trap 'exit 6' TERM";
-    let mut child = start(&place, &[], &format!("{traps}; echo up; while :; do sleep 0.02; done"));
+    let mut child = start(&sandbox, &[], &format!("{traps}; echo up; while :; do sleep 0.02; done"));
     for (name, number) in
         [("INT", libc::SIGINT), ("USR1", libc::SIGUSR1), ("USR2", libc::SIGUSR2), ("HUP", libc::SIGHUP)]
     {
@@ -206,23 +206,23 @@ fn signals_go_on_to_it() {
     }
     signal(child.id(), libc::SIGTERM);
     assert_eq!(code_of(child), Some(6));
-    let child = start(&place, &[], "echo up; exec sleep 1000");
+    let child = start(&sandbox, &[], "echo up; exec sleep 1000");
     signal(child.id(), libc::SIGTERM);
     assert_eq!(code_of(child), Some(143));
 }
 
 #[test]
 fn who_kills_the_command_kills_the_program_and_not_its_children() {
-    let place = waiting(&[]);
-    let mut child = start(&place, &[], "sleep 4321 & echo up; exec sleep 1234");
+    let sandbox = waiting(&[]);
+    let mut child = start(&sandbox, &[], "sleep 4321 & echo up; exec sleep 1234");
     child.kill().unwrap();
     child.wait().unwrap();
     let runs = |what: &str| {
-        script(&place, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains(&format!("sleep {what} "))
+        script(&sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains(&format!("sleep {what} "))
     };
     wait_for("the program goes on", || !runs("1234"));
     assert!(runs("4321"));
-    let parents = script(&place, "cat /proc/[0-9]*/stat");
+    let parents = script(&sandbox, "cat /proc/[0-9]*/stat");
     let orphan = parents.lines().find(|line| line.contains("(sleep)")).unwrap();
     assert_eq!(orphan.split(' ').nth(3), Some("1"), "{parents}");
 }
@@ -230,56 +230,56 @@ fn who_kills_the_command_kills_the_program_and_not_its_children() {
 #[test]
 fn the_sandboxes_end_is_its_own() {
     for by_itself in [true, false] {
-        let mut place = waiting(&[]);
-        let child = start(&place, &[], "echo up; exec sleep 1000");
+        let mut sandbox = waiting(&[]);
+        let child = start(&sandbox, &[], "echo up; exec sleep 1000");
         // Its streams are `/dev/null`, so that no reader waits for their end.
-        let mut detached = exec(&place, &["-d"], &["sleep", "1000"]);
+        let mut detached = exec(&sandbox, &["-d"], &["sleep", "1000"]);
         detached.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         assert!(detached.status().unwrap().success());
         if by_itself {
-            drop(place.front.as_mut().unwrap().stdin.take());
-            assert_eq!(place.end().0, Some(3));
+            drop(sandbox.front.as_mut().unwrap().stdin.take());
+            assert_eq!(sandbox.end().0, Some(3));
         } else {
-            place.kill("KILL");
-            assert_eq!(place.end().0, Some(137));
+            sandbox.kill("KILL");
+            assert_eq!(sandbox.end().0, Some(137));
         }
         assert_eq!(code_of(child), Some(137), "{by_itself}");
-        let output = run(&place, &[], &["true"]);
+        let output = run(&sandbox, &[], &["true"]);
         assert!(String::from_utf8_lossy(&output.stderr).contains("container does not exist"), "{output:?}");
     }
 }
 
 #[test]
 fn nobody_inside_waits_for_it_and_nothing_is_left() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     // It waits for all that are its own when it is told to.
     let first = "echo ready; while read line; do wait; done";
-    place.start(&[], &[], &["sh", "-c", first]);
-    let stat = script(&place, "cat /proc/self/stat; cat /proc/$$/stat");
-    let places: Vec<Vec<&str>> = stat.lines().map(|line| line.split(' ').collect()).collect();
-    let shell = &places[1];
+    sandbox.start(&[], &[], &["sh", "-c", first]);
+    let stat = script(&sandbox, "cat /proc/self/stat; cat /proc/$$/stat");
+    let fields: Vec<Vec<&str>> = stat.lines().map(|line| line.split(' ').collect()).collect();
+    let shell = &fields[1];
     assert_eq!((shell[3], shell[4], shell[5]), ("0", shell[0], shell[0]), "{stat}");
-    assert_eq!(places[0][3], shell[0], "{stat}");
-    let path = place.dir.join("stream");
+    assert_eq!(fields[0][3], shell[0], "{stat}");
+    let path = sandbox.dir.join("stream");
     for round in 0..40 {
         let file = || File::options().create(true).append(true).open(&path).unwrap();
-        let mut command = exec(&place, &[], &["sh", "-c", "sleep 0.001 & exit 1"]);
+        let mut command = exec(&sandbox, &[], &["sh", "-c", "sleep 0.001 & exit 1"]);
         command.stdin(Stdio::null()).stdout(file()).stderr(file());
         assert_eq!(command.status().unwrap().code(), Some(1), "{round}");
     }
-    wait_for("descriptors are left", || !holds(&place, path.to_str().unwrap()));
+    wait_for("descriptors are left", || !holds(&sandbox, path.to_str().unwrap()));
     // The first process waits for the children that it inherited from the exec'd processes.
-    place.says_line();
+    sandbox.says_line();
     // Besides the first process there are the shell, `ls` and `wc`.
-    let count = || script(&place, "ls -d /proc/[0-9]* | wc -l").trim().parse::<usize>().unwrap();
+    let count = || script(&sandbox, "ls -d /proc/[0-9]* | wc -l").trim().parse::<usize>().unwrap();
     wait_for("zombies are left", || count() <= 4);
 }
 
 #[test]
 fn twenty_run_at_once() {
-    let place = waiting(&[]);
+    let sandbox = waiting(&[]);
     let children: Vec<Child> = (0..20)
-        .map(|number| exec(&place, &[], &["sh", "-c", &format!("read x; echo $x {number}; exit {number}")]))
+        .map(|number| exec(&sandbox, &[], &["sh", "-c", &format!("read x; echo $x {number}; exit {number}")]))
         .map(|mut command| command.spawn().unwrap())
         .collect();
     for (number, mut child) in children.into_iter().enumerate() {
@@ -291,20 +291,20 @@ fn twenty_run_at_once() {
 
 #[test]
 fn a_hibernated_sandbox_wakes_for_it() {
-    let place = waiting(&[]);
-    let mut events = place.command(&["events", "s"]).stdout(Stdio::piped()).spawn().unwrap();
+    let sandbox = waiting(&[]);
+    let mut events = sandbox.command(&["events", "s"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(events.stdout.take().unwrap()).lines();
     let mut event = || serde_json::from_str::<serde_json::Value>(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(event()["to"], "warm");
     for by_signal in [false, true, false] {
         if by_signal {
-            place.kill("STOP");
-            place.becomes("hibernated");
+            sandbox.kill("STOP");
+            sandbox.becomes("hibernated");
         } else {
-            place.sleeps();
+            sandbox.sleeps();
         }
         assert_eq!(event()["to"], "hibernated");
-        assert_eq!(script(&place, "echo awake"), "awake\n");
+        assert_eq!(script(&sandbox, "echo awake"), "awake\n");
         let woken = event();
         assert_eq!(
             (&woken["to"], &woken["cause"]),
@@ -313,7 +313,7 @@ fn a_hibernated_sandbox_wakes_for_it() {
         );
         assert_eq!(woken["request"], "exec", "{woken}");
         assert_eq!(event()["to"], "woken-up");
-        assert_eq!(place.status(), "running");
+        assert_eq!(sandbox.status(), "running");
     }
     events.kill().unwrap();
     events.wait().unwrap();
@@ -321,8 +321,8 @@ fn a_hibernated_sandbox_wakes_for_it() {
 
 #[test]
 fn what_it_waits_for_wakes_the_sandbox() {
-    let place = waiting(&[]);
-    let mut child = start(&place, &[], "echo up; cat; echo end");
+    let sandbox = waiting(&[]);
+    let mut child = start(&sandbox, &[], "echo up; cat; echo end");
     let mut echoes = |line: &str| {
         child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
         assert_eq!(next_line(&mut child), line);
@@ -330,39 +330,39 @@ fn what_it_waits_for_wakes_the_sandbox() {
     // Data wakes the sandbox only if a task waits for it already: now `cat` runs.
     echoes("first\n");
     for round in 0..5 {
-        place.sleeps();
+        sandbox.sleeps();
         echoes(&format!("line {round}\n"));
         // The front end hears of an event's wake beside the program's going on.
-        place.wakes();
+        sandbox.wakes();
     }
-    place.sleeps();
+    sandbox.sleeps();
     drop(child.stdin.take());
     assert_eq!(next_line(&mut child), "end\n");
     assert_eq!(code_of(child), Some(0));
     // A signal for it, and the end of its command.
-    let child = start(&place, &[], "trap 'exit 9' TERM; echo up; while :; do sleep 1000 & wait; done");
-    place.sleeps();
+    let child = start(&sandbox, &[], "trap 'exit 9' TERM; echo up; while :; do sleep 1000 & wait; done");
+    sandbox.sleeps();
     signal(child.id(), libc::SIGTERM);
     assert_eq!(code_of(child), Some(9));
-    let mut child = start(&place, &[], "echo up; exec sleep 1234");
-    place.sleeps();
+    let mut child = start(&sandbox, &[], "echo up; exec sleep 1234");
+    sandbox.sleeps();
     child.kill().unwrap();
     child.wait().unwrap();
-    place.wakes();
+    sandbox.wakes();
     wait_for("it goes on", || {
-        !script(&place, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
+        !script(&sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
     });
 }
 
 #[test]
 fn none_is_lost_while_the_sandbox_falls_asleep_and_wakes() {
-    let place = waiting(&[]);
+    let sandbox = waiting(&[]);
     let mut late = 0;
     for round in 0..40 {
-        let child = exec(&place, &[], &["sh", "-c", &format!("exit {round}")]).spawn().unwrap();
+        let child = exec(&sandbox, &[], &["sh", "-c", &format!("exit {round}")]).spawn().unwrap();
         // At any moment of the start.
         sleep(Duration::from_micros(500 * (round % 20)));
-        let output = place.run(&["hibernate", "s"]);
+        let output = sandbox.run(&["hibernate", "s"]);
         let error = String::from_utf8_lossy(&output.stderr);
         // The command may not have come as far as the sandbox yet.
         let known = ["woken meanwhile", "hibernated already"].iter().any(|why| error.contains(why));
@@ -373,7 +373,7 @@ fn none_is_lost_while_the_sandbox_falls_asleep_and_wakes() {
             if start.elapsed() > Duration::from_secs(2) {
                 // An order that came after it has stopped it on its way.
                 late += 1;
-                place.run(&["wake", "s"]);
+                sandbox.run(&["wake", "s"]);
                 break;
             }
             sleep(Duration::from_millis(1));
@@ -387,15 +387,15 @@ fn none_is_lost_while_the_sandbox_falls_asleep_and_wakes() {
 
 #[test]
 fn it_keeps_an_idle_sandbox_awake() {
-    let place = waiting(&["--idle-timeout", "1s"]);
-    place.becomes("hibernated");
+    let sandbox = waiting(&["--idle-timeout", "1s"]);
+    sandbox.becomes("hibernated");
     let mut judged = 0;
     for _ in 0..100 {
         let start = Instant::now();
-        assert_eq!(script(&place, "echo x"), "x\n");
-        place.wakes();
+        assert_eq!(script(&sandbox, "echo x"), "x\n");
+        sandbox.wakes();
         sleep(Duration::from_millis(200));
-        let status = place.status();
+        let status = sandbox.status();
         // Unless this took longer than it should.
         if start.elapsed() < Duration::from_secs(1) {
             assert_eq!(status, "running");
@@ -406,16 +406,16 @@ fn it_keeps_an_idle_sandbox_awake() {
         }
     }
     assert!(judged > 0, "no process was followed by another in time");
-    place.becomes("hibernated");
+    sandbox.becomes("hibernated");
 }
 
 #[test]
 fn it_has_a_terminal_of_its_own() {
-    let place = waiting(&[]);
+    let sandbox = waiting(&[]);
     for round in 0..3 {
         let script = "trap 'echo size $(stty size)' WINCH; tty; stty size; echo up; \
                       while :; do read line && echo \"<$line>\"; test \"$line\" = end && exit 4; done";
-        let mut terminal = OnTerminal::start(exec(&place, &["-t"], &["sh", "-c", script]));
+        let mut terminal = OnTerminal::start(exec(&sandbox, &["-t"], &["sh", "-c", script]));
         let text = terminal.shows("up\r\n");
         assert!(text.contains("/dev/pts/0\r\n33 99\r\n"), "{round}: {text:?}");
         assert!(!terminal.is_cooked());
@@ -427,15 +427,15 @@ fn it_has_a_terminal_of_its_own() {
         // It reads again.
         terminal.types("more\r");
         terminal.shows("<more>\r\n");
-        place.sleeps();
+        sandbox.sleeps();
         terminal.types("end\r");
         terminal.shows("<end>");
         assert_eq!(terminal.front.wait().unwrap().code(), Some(4));
         assert!(terminal.is_cooked());
     }
     // Two at a time, and keys that are signals.
-    let mut one = OnTerminal::start(exec(&place, &["-t"], &["sh", "-c", "tty; echo up; exec sleep 1000"]));
-    let mut other = OnTerminal::start(exec(&place, &["-t"], &["sh", "-c", "tty; echo up; cat; exit 5"]));
+    let mut one = OnTerminal::start(exec(&sandbox, &["-t"], &["sh", "-c", "tty; echo up; exec sleep 1000"]));
+    let mut other = OnTerminal::start(exec(&sandbox, &["-t"], &["sh", "-c", "tty; echo up; cat; exit 5"]));
     let (first, second) = (one.shows("up\r\n"), other.shows("up\r\n"));
     assert_ne!(first, second);
     other.types("\x04");
@@ -443,24 +443,24 @@ fn it_has_a_terminal_of_its_own() {
     one.types("\x03");
     assert_eq!(one.front.wait().unwrap().code(), Some(130));
     wait_for("terminals are left", || {
-        script(&place, "ls /dev/pts").trim() == "ptmx" && !holds(&place, "/dev/pts/")
+        script(&sandbox, "ls /dev/pts").trim() == "ptmx" && !holds(&sandbox, "/dev/pts/")
     });
 }
 
 #[test]
 fn its_terminal_is_as_it_was_when_the_command_is_killed() {
-    let place = waiting(&[]);
-    let mut terminal = OnTerminal::start(exec(&place, &["-t"], &["sh", "-c", "echo up; exec sleep 1234"]));
+    let sandbox = waiting(&[]);
+    let mut terminal = OnTerminal::start(exec(&sandbox, &["-t"], &["sh", "-c", "echo up; exec sleep 1234"]));
     terminal.shows("up\r\n");
     assert!(!terminal.is_cooked());
     terminal.front.kill().unwrap();
     terminal.front.wait().unwrap();
     wait_for("the terminal stays raw", || terminal.is_cooked());
     wait_for("it goes on", || {
-        !script(&place, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
+        !script(&sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
     });
     // And when there is nothing to run.
-    let mut terminal = OnTerminal::start(exec(&place, &["-t"], &["/nowhere"]));
+    let mut terminal = OnTerminal::start(exec(&sandbox, &["-t"], &["/nowhere"]));
     terminal.shows("cannot run /nowhere");
     assert_eq!(terminal.front.wait().unwrap().code(), Some(127));
     assert!(terminal.is_cooked());
@@ -468,8 +468,8 @@ fn its_terminal_is_as_it_was_when_the_command_is_killed() {
 
 #[test]
 fn job_control_works_on_its_terminal() {
-    let place = waiting(&[]);
-    let mut terminal = OnTerminal::start(exec(&place, &["-t"], &["bash", "--norc", "--noprofile", "-i"]));
+    let sandbox = waiting(&[]);
+    let mut terminal = OnTerminal::start(exec(&sandbox, &["-t"], &["bash", "--norc", "--noprofile", "-i"]));
     terminal.types("PS1=; stty -echo; echo re''ady\r");
     terminal.shows("ready\r\n");
     // The job says that it runs.
@@ -486,12 +486,12 @@ fn job_control_works_on_its_terminal() {
 fn the_leash_of_a_detached_one_stands_for_it() {
     // SAFETY: integers only. Orphans of the commands become this process's children, as they would a shim's.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
-    let place = waiting(&[]);
-    let pid_file = place.dir.join("pid");
+    let sandbox = waiting(&[]);
+    let pid_file = sandbox.dir.join("pid");
     let detached = |text: &str| -> i32 {
-        let out = File::create(place.dir.join("out")).unwrap();
+        let out = File::create(sandbox.dir.join("out")).unwrap();
         let mut command =
-            exec(&place, &["-d", "--pid-file", pid_file.to_str().unwrap()], &["sh", "-c", text]);
+            exec(&sandbox, &["-d", "--pid-file", pid_file.to_str().unwrap()], &["sh", "-c", text]);
         assert!(command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).status().unwrap().success());
         fs::read_to_string(&pid_file).unwrap().parse().unwrap()
     };
@@ -518,28 +518,28 @@ fn the_leash_of_a_detached_one_stands_for_it() {
     signal(leash.cast_unsigned(), libc::SIGTERM);
     assert_eq!(status_of(leash).signal(), Some(libc::SIGTERM));
     let leash = detached("trap 'exit 5' USR1; echo up; while :; do sleep 0.02; done");
-    wait_for("it does not begin", || fs::read_to_string(place.dir.join("out")).unwrap() == "up\n");
+    wait_for("it does not begin", || fs::read_to_string(sandbox.dir.join("out")).unwrap() == "up\n");
     signal(leash.cast_unsigned(), libc::SIGUSR1);
     assert_eq!(status_of(leash).code(), Some(5));
     let leash = detached("exec sleep 1234");
     signal(leash.cast_unsigned(), libc::SIGKILL);
     assert_eq!(status_of(leash).signal(), Some(libc::SIGKILL));
     wait_for("it goes on", || {
-        !script(&place, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
+        !script(&sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
     });
     // A program that cannot be run leaves neither a leash nor a file.
     fs::remove_file(&pid_file).unwrap();
-    let output = run(&place, &["-d", "--pid-file", pid_file.to_str().unwrap()], &["/nowhere"]);
+    let output = run(&sandbox, &["-d", "--pid-file", pid_file.to_str().unwrap()], &["/nowhere"]);
     assert_eq!((output.status.code(), pid_file.exists()), (Some(127), false));
     let leash = detached("exec sleep 1000");
-    place.kill("KILL");
+    sandbox.kill("KILL");
     assert_eq!(status_of(leash).signal(), Some(libc::SIGKILL));
 }
 
 #[test]
 fn a_process_may_come_from_a_file() {
-    let place = waiting(&[]);
-    let path = place.dir.join("process.json");
+    let sandbox = waiting(&[]);
+    let path = sandbox.dir.join("process.json");
     let mut process = serde_json::json!({
         "args": ["sh", "-c", "pwd; id -u; echo $A $HOME; umask; ulimit -n; exit 3"],
         "env": ["A=b", "PATH=/usr/bin:/bin"],
@@ -548,7 +548,7 @@ fn a_process_may_come_from_a_file() {
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 77, "hard": 88}],
     });
     fs::write(&path, process.to_string()).unwrap();
-    let output = run(&place, &["--process", path.to_str().unwrap()], &[]);
+    let output = run(&sandbox, &["--process", path.to_str().unwrap()], &[]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let lines: Vec<&str> = text.lines().collect();
@@ -556,7 +556,7 @@ fn a_process_may_come_from_a_file() {
     assert!(lines[2].starts_with("b /") && lines[2].len() > 3, "{text}");
     process["scheduler"] = serde_json::json!({"policy": "SCHED_OTHER"});
     fs::write(&path, process.to_string()).unwrap();
-    let output = run(&place, &["--process", path.to_str().unwrap()], &[]);
+    let output = run(&sandbox, &["--process", path.to_str().unwrap()], &[]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("cannot use process file") && error.contains("process.scheduler"), "{error}");
 }

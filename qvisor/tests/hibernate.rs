@@ -8,58 +8,58 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::sleep;
 use std::time::Duration;
 
-use sleeper::{Place, next_line, quiet_window};
+use sleeper::{TestSandbox, next_line, quiet_window};
 
 #[test]
 fn patterns_survive_thirty_cycles() {
-    let mut place = Place::new();
-    place.start_pattern(&[], &[]);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start_pattern(&[], &[]);
     for cycle in 0..30 {
         sleep(Duration::from_millis(20));
-        let down = place.order(&["hibernate"]);
+        let down = sandbox.order(&["hibernate"]);
         assert!(down["pages"].as_u64().unwrap() + down["kept_pages"].as_u64().unwrap() > 1000, "{down}");
         let reap = cycle % 2 == 1;
-        let up = place.order(&["wake", "--reap", if reap { "on" } else { "off" }]);
+        let up = sandbox.order(&["wake", "--reap", if reap { "on" } else { "off" }]);
         assert_eq!(up["pages"].as_u64().unwrap() > 0, reap, "cycle {cycle}: {up} after {down}");
         if reap {
             assert_eq!(up["pages"], down["working_set_pages"], "{up} after {down}");
         }
     }
     sleep(Duration::from_millis(100));
-    place.kill("TERM");
-    place.ends_well();
+    sandbox.kill("TERM");
+    sandbox.ends_well();
 }
 
 #[test]
 fn patterns_survive_on_few_processors_and_little_memory() {
-    let mut place = Place::new();
-    place.start_pattern(&["--cpus", "1", "--memory", "64M", "--reap", "off"], &[]);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start_pattern(&["--cpus", "1", "--memory", "64M", "--reap", "off"], &[]);
     for _ in 0..10 {
         sleep(Duration::from_millis(10));
-        place.order(&["hibernate"]);
-        let up = place.order(&["wake"]);
+        sandbox.order(&["hibernate"]);
+        let up = sandbox.order(&["wake"]);
         assert_eq!(up["pages"], 0, "{up}");
     }
-    place.kill("TERM");
-    place.ends_well();
+    sandbox.kill("TERM");
+    sandbox.ends_well();
 }
 
 #[test]
 fn a_hibernated_sandbox_takes_little_memory_and_no_time() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let program = "x = [bytes([i % 251 + 1]) * 4096 for i in range(10000)]; print('ready', flush=True)
 import time
 while True: time.sleep(0.01)";
-    place.start(&[], &[], &["python3", "-c", program]);
-    let warm = place.memory_kib();
+    sandbox.start(&[], &[], &["python3", "-c", program]);
+    let warm = sandbox.memory_kib();
     assert!(warm > 40_000, "{warm} KiB");
-    let down = place.order(&["hibernate"]);
-    assert_eq!(place.status(), "hibernated");
-    let asleep = place.memory_kib();
+    let down = sandbox.order(&["hibernate"]);
+    assert_eq!(sandbox.status(), "hibernated");
+    let asleep = sandbox.memory_kib();
     assert!(asleep < warm / 3 && asleep < 16_000, "{asleep} KiB of {warm}; {down}");
-    assert!(place.file_kib() < 2000, "{} KiB; {down}", place.file_kib());
+    assert!(sandbox.file_kib() < 2000, "{} KiB; {down}", sandbox.file_kib());
     let used = || {
-        let vmm = place.front.as_ref().unwrap().id();
+        let vmm = sandbox.front.as_ref().unwrap().id();
         let children = fs::read_to_string(format!("/proc/{vmm}/task/{vmm}/children")).unwrap();
         let text = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let ticks = |pid: &str| -> u64 {
@@ -72,34 +72,34 @@ while True: time.sleep(0.01)";
     };
     let ticks = quiet_window(Duration::from_secs(2), 1, used);
     assert!(ticks <= 1, "{ticks} ticks of a hibernated sandbox");
-    place.order(&["wake"]);
-    assert_eq!(place.status(), "running");
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+    sandbox.order(&["wake"]);
+    assert_eq!(sandbox.status(), "running");
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 #[test]
 fn signals_wake_and_kill_does_not() {
-    let mut place = Place::new();
-    place.start_pattern(&[], &[]);
-    place.refuses(&["wake"], "not hibernated");
-    place.order(&["hibernate"]);
-    place.refuses(&["hibernate"], "already");
-    place.kill("TERM");
-    place.ends_well();
-    place.start_pattern(&[], &[]);
-    place.order(&["hibernate"]);
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
-    let left = fs::read_dir(place.dir.join("swap")).unwrap().flatten().map(|entry| entry.file_name());
+    let mut sandbox = TestSandbox::new();
+    sandbox.start_pattern(&[], &[]);
+    sandbox.refuses(&["wake"], "not hibernated");
+    sandbox.order(&["hibernate"]);
+    sandbox.refuses(&["hibernate"], "already");
+    sandbox.kill("TERM");
+    sandbox.ends_well();
+    sandbox.start_pattern(&[], &[]);
+    sandbox.order(&["hibernate"]);
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
+    let left = fs::read_dir(sandbox.dir.join("swap")).unwrap().flatten().map(|entry| entry.file_name());
     let left: Vec<_> = left.filter(|name| name != ".packing").collect();
     assert!(left.is_empty(), "files are left in the swap directory: {left:?}");
-    place.refuses(&["hibernate"], "container does not exist");
+    sandbox.refuses(&["hibernate"], "container does not exist");
 }
 
 #[test]
 fn clients_wake_it_by_a_connection_and_by_data() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let program = "import socket, sys
 server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
@@ -107,9 +107,9 @@ print('ready', flush=True)
 while True:
     client, _ = server.accept()
     while data := client.recv(100): client.sendall(data)";
-    place.start(&[], &[], &["python3", "-c", program, &port.to_string()]);
+    sandbox.start(&[], &[], &["python3", "-c", program, &port.to_string()]);
     for _ in 0..3 {
-        place.sleeps();
+        sandbox.sleeps();
         let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let mut echo = |text: &[u8; 3]| {
@@ -119,19 +119,19 @@ while True:
             assert_eq!(&answer, text);
         };
         echo(b"one");
-        place.becomes("running");
-        place.sleeps();
+        sandbox.becomes("running");
+        sandbox.sleeps();
         echo(b"two");
-        place.becomes("running");
+        sandbox.becomes("running");
     }
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 /// The program waits for a signal alone. What it has on its way, and its lease, are as they were.
 #[test]
 fn a_signal_about_a_connection_wakes_it() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let program = "import fcntl, os, signal, socket, struct, sys
 server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
@@ -147,37 +147,37 @@ print('ready', flush=True)
 signal.sigwaitinfo([signal.SIGIO])
 data, messages, _, _ = receiver.recvmsg(100, 100)
 print(data.decode(), len(messages), fcntl.fcntl(leased, fcntl.F_GETLEASE), flush=True)";
-    place.start(&[], &[], &["python3", "-c", program, &port.to_string()]);
-    place.sleeps();
+    sandbox.start(&[], &[], &["python3", "-c", program, &port.to_string()]);
+    sandbox.sleeps();
     let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let (code, out, err) = place.end();
+    let (code, out, err) = sandbox.end();
     assert!(code == Some(0) && out == "bytes 2 0\n", "{code:?} {out:?} {err:?}");
 }
 
 #[test]
 fn standard_input_wakes_it_and_time_does_not() {
-    let mut place = Place::new();
-    place.start(&[], &[], &["/bin/sh", "-c", "while sleep 0.05; do :; done & echo ready; cat"]);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(&[], &[], &["/bin/sh", "-c", "while sleep 0.05; do :; done & echo ready; cat"]);
     for line in ["first\n", "one\n", "two\n"] {
         // Data on a stream wakes the sandbox only if a task waits for it already: at first `cat` may not run yet.
         if line != "first\n" {
             sleep(Duration::from_millis(300));
-            place.sleeps();
+            sandbox.sleeps();
         }
-        let front = place.front.as_mut().unwrap();
+        let front = sandbox.front.as_mut().unwrap();
         front.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
-        place.becomes("running");
-        assert_eq!(next_line(place.front.as_mut().unwrap()), line);
+        sandbox.becomes("running");
+        assert_eq!(next_line(sandbox.front.as_mut().unwrap()), line);
     }
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 #[test]
 fn a_swap_directory_that_cannot_be_used_is_refused() {
-    let place = Place::new();
-    fs::write(place.dir.join("file"), "").unwrap();
-    let output = place.run(&["do", "--swap-dir", "file", "--", "/bin/true"]);
+    let sandbox = TestSandbox::new();
+    fs::write(sandbox.dir.join("file"), "").unwrap();
+    let output = sandbox.run(&["do", "--swap-dir", "file", "--", "/bin/true"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{error}");
     assert!(error.contains("cannot make a swap file in") && error.contains("--swap-dir"), "{error}");

@@ -8,12 +8,12 @@ mod sleeper;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use sleeper::{PATIENCE, Place, guest, number};
+use sleeper::{PATIENCE, TestSandbox, guest, number};
 
 const MEGABYTES: &str = "24";
 
-fn start(place: &mut Place, options: &[&str], variables: &[(&str, &str)]) {
-    place.start(options, variables, &[guest("arrive").to_str().unwrap(), MEGABYTES]);
+fn start(sandbox: &mut TestSandbox, options: &[&str], variables: &[(&str, &str)]) {
+    sandbox.start(options, variables, &[guest("arrive").to_str().unwrap(), MEGABYTES]);
 }
 
 /// Times that differ from cycle to cycle, up to 20 ms: the next order comes at any point of the last one's work.
@@ -23,15 +23,19 @@ fn a_while(cycle: u64) {
 
 /// Hibernates and wakes it again and again, by page faults mostly.
 fn cycles(options: &[&str], variables: &[(&str, &str)], count: u64) {
-    let mut place = Place::new();
-    start(&mut place, options, variables);
+    let mut sandbox = TestSandbox::new();
+    start(&mut sandbox, options, variables);
     for cycle in 0..count {
         a_while(cycle);
-        place.order(&["hibernate"]);
-        place.order(&["wake", "--reap", ["off", "off", "stream", "on"][usize::try_from(cycle % 4).unwrap()]]);
+        sandbox.order(&["hibernate"]);
+        sandbox.order(&[
+            "wake",
+            "--reap",
+            ["off", "off", "stream", "on"][usize::try_from(cycle % 4).unwrap()],
+        ]);
     }
-    place.kill("TERM");
-    place.ends_well();
+    sandbox.kill("TERM");
+    sandbox.ends_well();
 }
 
 #[test]
@@ -52,14 +56,14 @@ fn a_disk_that_reads_little_at_a_time_is_waited_for() {
 #[test]
 fn a_kill_ends_it_whatever_is_on_its_way() {
     for round in 0..8 {
-        let mut place = Place::new();
-        start(&mut place, &["--memory", "96M"], &[]);
-        place.order(&["hibernate"]);
-        place.order(&["wake", "--reap", if round % 2 == 0 { "off" } else { "stream" }]);
+        let mut sandbox = TestSandbox::new();
+        start(&mut sandbox, &["--memory", "96M"], &[]);
+        sandbox.order(&["hibernate"]);
+        sandbox.order(&["wake", "--reap", if round % 2 == 0 { "off" } else { "stream" }]);
         sleep(Duration::from_micros(700 * round));
         let start = Instant::now();
-        place.kill("KILL");
-        let (code, out, err) = place.end();
+        sandbox.kill("KILL");
+        let (code, out, err) = sandbox.end();
         assert!(!out.contains("MISMATCH"), "{out} {err}");
         assert_eq!(code, Some(137), "{out} {err}");
         assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
@@ -75,11 +79,11 @@ fn a_disk_that_fails_in_the_middle_ends_it() {
         ("flip:swap:8", "from the swap file damaged"),
         ("flip:swap:90", "from the swap file damaged"),
     ] {
-        let mut place = Place::new();
-        start(&mut place, &["--memory", "96M"], &[("DORMOUSE_SWAP_FAULT", fault)]);
-        place.order(&["hibernate"]);
-        let _ = place.run(&["wake", "s", "--reap", "off"]);
-        let (code, out, err) = place.end();
+        let mut sandbox = TestSandbox::new();
+        start(&mut sandbox, &["--memory", "96M"], &[("DORMOUSE_SWAP_FAULT", fault)]);
+        sandbox.order(&["hibernate"]);
+        let _ = sandbox.run(&["wake", "s", "--reap", "off"]);
+        let (code, out, err) = sandbox.end();
         assert_eq!(code, Some(125), "{fault}: {out} {err}");
         assert!(!out.contains("MISMATCH") && !out.contains("ok"), "{fault}: {out}");
         assert!(err.contains("cannot bring its memory back") && err.contains(words), "{fault}: {err}");

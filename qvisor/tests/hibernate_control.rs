@@ -12,30 +12,30 @@ use std::time::{Duration, Instant};
 
 use runtime::state::{Id, Root};
 use serde_json::Value;
-use sleeper::{Events, PATIENCE, Place, next_line, quiet_window};
+use sleeper::{Events, PATIENCE, TestSandbox, next_line, quiet_window};
 
 /// Starts a Python program in sandbox `s`; it says when it is ready.
-fn start(place: &mut Place, options: &[&str], program: &str) {
-    place.start(options, &[], &["python3", "-u", "-c", program]);
+fn start(sandbox: &mut TestSandbox, options: &[&str], program: &str) {
+    sandbox.start(options, &[], &["python3", "-u", "-c", program]);
 }
 
-fn end(place: &mut Place) {
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+fn end(sandbox: &mut TestSandbox) {
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 /// Processor time of the sandbox's processes, the front end apart, in nanoseconds; threads that have ended included.
 struct Used(BTreeMap<u32, u64>);
 
 impl Used {
-    fn new(place: &Place) -> Self {
-        Self(place.processes().into_iter().skip(1).map(|pid| (pid, cpu_ns(pid))).collect())
+    fn new(sandbox: &TestSandbox) -> Self {
+        Self(sandbox.processes().into_iter().skip(1).map(|pid| (pid, cpu_ns(pid))).collect())
     }
 
     /// How much came to it since, in all.
-    fn since(&self, place: &Place) -> u64 {
+    fn since(&self, sandbox: &TestSandbox) -> u64 {
         let before = |pid: &u32| self.0.get(pid).copied().unwrap_or(0);
-        Self::new(place).0.iter().map(|(pid, ns)| ns.saturating_sub(before(pid))).sum()
+        Self::new(sandbox).0.iter().map(|(pid, ns)| ns.saturating_sub(before(pid))).sum()
     }
 }
 
@@ -53,7 +53,7 @@ fn cpu_ns(pid: u32) -> u64 {
 
 #[test]
 fn interval_timers_rest_with_the_sandbox_and_go_on_afterwards() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let program = "
 import signal, time, select, os
 count = 0
@@ -71,17 +71,17 @@ while count < before + 10: time.sleep(0.01)
 print('ticks', count - before, time.monotonic() - woken)
 input()";
     let started = Instant::now();
-    start(&mut place, &[], program);
+    start(&mut sandbox, &[], program);
     sleep(Duration::from_millis(100));
-    place.order(&["hibernate"]);
+    sandbox.order(&["hibernate"]);
     // Spare processes end.
     sleep(Duration::from_millis(300));
-    let first = Used::new(&place);
-    let used = quiet_window(Duration::from_secs(3), 100_000, || first.since(&place));
+    let first = Used::new(&sandbox);
+    let used = quiet_window(Duration::from_secs(3), 100_000, || first.since(&sandbox));
     assert!(used <= 100_000, "{used} ns of a hibernated sandbox");
-    assert_eq!(place.sandbox_state(), "hibernated", "time does not wake it");
-    place.order(&["wake"]);
-    let front = place.front.as_mut().unwrap();
+    assert_eq!(sandbox.sandbox_state(), "hibernated", "time does not wake it");
+    sandbox.order(&["wake"]);
+    let front = sandbox.front.as_mut().unwrap();
     let slept = next_line(front);
     let slept: f64 = slept.trim().strip_prefix("slept ").unwrap().parse().unwrap();
     // Its time had come while it was asleep.
@@ -91,7 +91,7 @@ input()";
     let (ticks, seconds): (f64, f64) = (ticks.parse().unwrap(), seconds.parse().unwrap());
     // None is made up for.
     assert!(ticks <= 100.0 * seconds + 10.0, "{ticks} in {seconds} s");
-    end(&mut place);
+    end(&mut sandbox);
 }
 
 /// Nanoseconds of one of the host's clocks.
@@ -106,17 +106,17 @@ fn host_ns(clock: libc::clockid_t) -> i128 {
 fn its_clocks_are_the_hosts_however_long_it_slept() {
     const CLOCKS: [libc::clockid_t; 3] = [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME];
     const ERROR_NS: i128 = 1_000_000;
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let program = "
 import sys, time
 print('ready')
 for _ in sys.stdin:
     print(*[time.clock_gettime_ns(clock) for clock in (time.CLOCK_MONOTONIC, time.CLOCK_REALTIME, time.CLOCK_BOOTTIME)])";
-    start(&mut place, &[], program);
-    let compare = |place: &mut Place, when: &str| {
+    start(&mut sandbox, &[], program);
+    let compare = |sandbox: &mut TestSandbox, when: &str| {
         let before = CLOCKS.map(host_ns);
-        place.says_line();
-        let line = next_line(place.front.as_mut().unwrap());
+        sandbox.says_line();
+        let line = next_line(sandbox.front.as_mut().unwrap());
         let after = CLOCKS.map(host_ns);
         let theirs = line.split_whitespace().map(|word| word.parse::<i128>().unwrap());
         for ((their, before), after) in theirs.zip(before).zip(after) {
@@ -124,22 +124,22 @@ for _ in sys.stdin:
             assert!(allowed.contains(&their), "{when}: {:?} past the question", their - before);
         }
     };
-    compare(&mut place, "at first");
+    compare(&mut sandbox, "at first");
     sleep(Duration::from_millis(1500));
-    compare(&mut place, "running");
+    compare(&mut sandbox, "running");
     for _ in 0..2 {
-        place.order(&["hibernate"]);
+        sandbox.order(&["hibernate"]);
         sleep(Duration::from_secs(2));
-        compare(&mut place, "woken up");
-        compare(&mut place, "right after it");
+        compare(&mut sandbox, "woken up");
+        compare(&mut sandbox, "right after it");
     }
-    end(&mut place);
+    end(&mut sandbox);
 }
 
 #[test]
 fn it_hibernates_by_itself_when_nothing_comes() {
     const IDLE_TIMEOUT: Duration = Duration::from_millis(700);
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let program = format!(
         "
@@ -153,8 +153,8 @@ while True:
     client, _ = server.accept()
     while data := client.recv(100): client.sendall(data)"
     );
-    start(&mut place, &["--idle-timeout", "700ms"], &program);
-    let mut events = Events::of(&place);
+    start(&mut sandbox, &["--idle-timeout", "700ms"], &program);
+    let mut events = Events::of(&sandbox);
     let mut client = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut request = || {
@@ -172,9 +172,9 @@ while True:
         last = Instant::now();
         request();
         // The front end hears of an event's wake beside the program's going on.
-        place.wakes();
+        sandbox.wakes();
         sleep(Duration::from_millis(200));
-        let state = place.sandbox_state();
+        let state = sandbox.sandbox_state();
         // Unless this took longer than it should.
         if last.elapsed() < IDLE_TIMEOUT {
             assert_ne!(state, "hibernated");
@@ -185,15 +185,15 @@ while True:
         }
     }
     assert!(judged > 0, "no request was followed by another in time");
-    place.becomes("hibernated");
+    sandbox.becomes("hibernated");
     // However long the commands took.
     assert!(last.elapsed() >= IDLE_TIMEOUT, "{:?}", last.elapsed());
-    end(&mut place);
+    end(&mut sandbox);
 }
 
 #[test]
 fn it_does_not_hibernate_while_it_computes() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let program = "
 import signal, time
 computes = True
@@ -204,14 +204,14 @@ signal.signal(signal.SIGUSR1, stop)
 print('ready')
 while computes: pass
 time.sleep(100)";
-    start(&mut place, &["--idle-timeout", "300ms"], program);
+    start(&mut sandbox, &["--idle-timeout", "300ms"], program);
     for _ in 0..25 {
-        assert_eq!(place.sandbox_state(), "running");
+        assert_eq!(sandbox.sandbox_state(), "running");
         sleep(Duration::from_millis(50));
     }
-    place.kill("USR1");
-    place.becomes("hibernated");
-    end(&mut place);
+    sandbox.kill("USR1");
+    sandbox.becomes("hibernated");
+    end(&mut sandbox);
 }
 
 #[test]
@@ -221,13 +221,13 @@ fn its_end_is_not_held_up_by_a_hibernation() {
 print('ready')
 while True: pass";
     for _ in 0..ROUNDS {
-        let mut place = Place::new();
-        start(&mut place, &[], program);
-        let down = place.command(&["hibernate", "s"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut sandbox = TestSandbox::new();
+        start(&mut sandbox, &[], program);
+        let down = sandbox.command(&["hibernate", "s"]).stderr(Stdio::piped()).spawn().unwrap();
         sleep(Duration::from_millis(250));
         let start = Instant::now();
-        place.kill("KILL");
-        assert_eq!(place.end().0, Some(137));
+        sandbox.kill("KILL");
+        assert_eq!(sandbox.end().0, Some(137));
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         let output = down.wait_with_output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
@@ -244,9 +244,9 @@ while True: pass";
 
 #[test]
 fn peers_that_say_nothing_hold_up_nobody() {
-    let mut place = Place::new();
-    start(&mut place, &[], "print('ready'); input()");
-    let socket = place.dir.join("state/s/control.sock");
+    let mut sandbox = TestSandbox::new();
+    start(&mut sandbox, &[], "print('ready'); input()");
+    let socket = sandbox.dir.join("state/s/control.sock");
     let silent: Vec<_> = (0..100).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     let half: Vec<_> = (0..100)
         .map(|_| {
@@ -257,14 +257,14 @@ fn peers_that_say_nothing_hold_up_nobody() {
         .collect();
     let started = Instant::now();
     for _ in 0..10 {
-        assert_eq!(place.state()["status"], "running");
+        assert_eq!(sandbox.state()["status"], "running");
     }
-    place.order(&["hibernate"]);
-    place.order(&["wake"]);
+    sandbox.order(&["hibernate"]);
+    sandbox.order(&["wake"]);
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     for garbage in ["\n", "{}\n", "x", "{\"op\":\"kill\",\"signal\":1e99}\n", "{\"op\":\"fly\"}\n"] {
         // The connection is made with the credentials of a user who may give orders, or it would be refused.
-        let sandbox = Root::new(place.dir.join("state")).sandbox(&Id::new("s").unwrap()).unwrap();
+        let sandbox = Root::new(sandbox.dir.join("state")).sandbox(&Id::new("s").unwrap()).unwrap();
         let mut peer = runtime::control::connect(&sandbox).unwrap();
         peer.write_all(garbage.as_bytes()).unwrap();
         peer.shutdown(std::net::Shutdown::Write).unwrap();
@@ -276,25 +276,25 @@ fn peers_that_say_nothing_hold_up_nobody() {
         );
     }
     drop((silent, half));
-    end(&mut place);
+    end(&mut sandbox);
 }
 
 /// Gives an order, and does not wait for what comes of it.
-fn order(place: &Place, what: &str) -> Child {
-    let mut command = place.command(&[what, "s", "--json"]);
+fn order(sandbox: &TestSandbox, what: &str) -> Child {
+    let mut command = sandbox.command(&[what, "s", "--json"]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 #[test]
 fn of_two_orders_the_later_counts() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     // Never at rest, and so not hibernated before the second step.
-    start(&mut place, &[], "print('ready')\nwhile True: pass");
+    start(&mut sandbox, &[], "print('ready')\nwhile True: pass");
     let mut overtaken = 0;
     for _ in 0..50 {
-        let down = order(&place, "hibernate");
+        let down = order(&sandbox, "hibernate");
         sleep(Duration::from_millis(100));
-        let (up, down) = (order(&place, "wake"), down.wait_with_output().unwrap());
+        let (up, down) = (order(&sandbox, "wake"), down.wait_with_output().unwrap());
         let up = up.wait_with_output().unwrap();
         let [said_up, said_down] = [&up, &down].map(|output| String::from_utf8_lossy(&output.stderr));
         match (up.status.code(), down.status.code()) {
@@ -307,7 +307,7 @@ fn of_two_orders_the_later_counts() {
             // or overtook the other on the way here.
             (Some(1), Some(0)) => {
                 assert!(said_up.contains("it is not hibernated"), "{said_up}");
-                place.order(&["wake"]);
+                sandbox.order(&["wake"]);
             }
             codes => panic!("{codes:?}: {said_up} {said_down}"),
         }
@@ -317,24 +317,24 @@ fn of_two_orders_the_later_counts() {
         }
         sleep(Duration::from_millis(300));
         // On a slow machine its memory may have been on the way out when the second order came.
-        assert!(["running", "hibernate-running"].contains(&&*place.sandbox_state()));
+        assert!(["running", "hibernate-running"].contains(&&*sandbox.sandbox_state()));
         if overtaken == 5 {
             break;
         }
     }
     assert_eq!(overtaken, 5, "hibernations that were overtaken");
     // Orders for the same are one, unless the second comes when it is done.
-    let both = [0, 1].map(|_| order(&place, "hibernate")).map(|one| one.wait_with_output().unwrap());
+    let both = [0, 1].map(|_| order(&sandbox, "hibernate")).map(|one| one.wait_with_output().unwrap());
     assert!(both.iter().any(|one| one.status.success()), "{both:?}");
     for one in both.iter().filter(|one| !one.status.success()) {
         let error = String::from_utf8_lossy(&one.stderr);
         assert!(one.status.code() == Some(1) && error.contains("it is hibernated already"), "{one:?}");
     }
-    place.kill("CONT");
-    place.wakes();
-    place.kill("STOP");
-    place.becomes("hibernated");
-    end(&mut place);
+    sandbox.kill("CONT");
+    sandbox.wakes();
+    sandbox.kill("STOP");
+    sandbox.becomes("hibernated");
+    end(&mut sandbox);
 }
 
 fn number(stats: &Value, name: &str) -> u64 {
@@ -380,7 +380,7 @@ fn shows_a_sandbox_that_sleeps(warm: &Value, down: &Value, asleep: &Value) {
 
 #[test]
 fn statistics_show_where_memory_is_and_wake_nobody() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let program = "import ctypes, os
 for i in range(3): ctypes.CDLL(None).syscall(1000 + i)
 for i in range(5000): os.getppid()
@@ -389,24 +389,24 @@ print('ready')
 while True:
     input()
     print(sum(page[0] for page in x[:1000]))";
-    start(&mut place, &[], program);
+    start(&mut sandbox, &[], program);
     sleep(Duration::from_millis(100));
-    let warm = place.order(&["stats"]);
+    let warm = sandbox.order(&["stats"]);
     shows_a_warm_sandbox(&warm);
-    let down = place.order(&["hibernate"]);
-    let before = Used::new(&place);
-    let asleep = place.order(&["stats"]);
-    assert_eq!(place.sandbox_state(), "hibernated");
-    let used = before.since(&place);
+    let down = sandbox.order(&["hibernate"]);
+    let before = Used::new(&sandbox);
+    let asleep = sandbox.order(&["stats"]);
+    assert_eq!(sandbox.sandbox_state(), "hibernated");
+    let used = before.since(&sandbox);
     assert!(used < 50_000_000, "{used} ns to answer");
     shows_a_sandbox_that_sleeps(&warm, &down, &asleep);
-    place.order(&["wake"]);
-    let place = &mut place;
-    place.says_line();
-    let sum = next_line(place.front.as_mut().unwrap());
+    sandbox.order(&["wake"]);
+    let sandbox = &mut sandbox;
+    sandbox.says_line();
+    let sum = next_line(sandbox.front.as_mut().unwrap());
     assert!(sum.trim().parse::<u32>().is_ok(), "{sum:?}");
     sleep(Duration::from_millis(100));
-    let woken = place.order(&["stats"]);
+    let woken = sandbox.order(&["stats"]);
     assert!(number(&woken, "/swap_in_faults") > 10, "{woken}");
     assert!(number(&woken, "/swap_in_pages") >= number(&woken, "/swap_in_faults"), "{woken}");
     assert!(number(&woken, "/read_bytes") > 1000 * 4096, "{woken}");
@@ -415,12 +415,12 @@ while True:
     assert_eq!(number(&woken, "/wakes"), 1);
     let classes = woken["wake_times"].as_array().unwrap();
     assert_eq!((classes.len(), number(&classes[0], "/wakes")), (1, 1), "{woken}");
-    let down = place.order(&["hibernate"]);
-    let again = place.order(&["stats"]);
+    let down = sandbox.order(&["hibernate"]);
+    let again = sandbox.order(&["stats"]);
     assert!(number(&again, "/memory/working_set_bytes") > 1000 * 4096, "{again} after {down}");
     assert!(number(&again, "/memory/reap_file_bytes") > 0, "{again}");
-    let text = String::from_utf8(place.run(&["stats", "s"]).stdout).unwrap();
+    let text = String::from_utf8(sandbox.run(&["stats", "s"]).stdout).unwrap();
     assert!(text.contains("applications, swapped") && text.contains("µs"), "{text}");
-    end(place);
-    place.refuses(&["stats"], "container does not exist");
+    end(sandbox);
+    sandbox.refuses(&["stats"], "container does not exist");
 }

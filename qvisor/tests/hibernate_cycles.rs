@@ -7,7 +7,7 @@ mod sleeper;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use sleeper::{Place, guest, number};
+use sleeper::{TestSandbox, guest, number};
 
 /// Frames in use as a hibernation found them.
 fn frames(down: &serde_json::Value) -> u64 {
@@ -17,17 +17,17 @@ fn frames(down: &serde_json::Value) -> u64 {
 #[test]
 fn patterns_survive_many_cycles() {
     let cycles = number("DORMOUSE_CYCLES", 200);
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     // Eight threads that rest a little now and then, so that there are moments at which all wait.
     let program = [guest("pattern").to_str().unwrap().to_owned(), "/tmp".into()];
     let program = [&program[0], &program[1], "0", "8", "8000", "8"];
-    place.start(&["--memory", "64M"], &[], &program);
+    sandbox.start(&["--memory", "64M"], &[], &program);
     let start = Instant::now();
     let mut most = 0;
     for cycle in 0..cycles {
-        let down = place.order(&["hibernate"]);
+        let down = sandbox.order(&["hibernate"]);
         let reap = cycle % 2 == 1;
-        let up = place.order(&["wake", "--reap", if reap { "on" } else { "off" }]);
+        let up = sandbox.order(&["wake", "--reap", if reap { "on" } else { "off" }]);
         let set = if reap { down["working_set_pages"].as_u64().unwrap() } else { 0 };
         assert_eq!(up["pages"], set, "cycle {cycle}: {up} after {down}");
         // A child's copies may come on top, and go again.
@@ -39,26 +39,26 @@ fn patterns_survive_many_cycles() {
         sleep(Duration::from_millis(1));
     }
     println!("{cycles} cycles in {:?}", start.elapsed());
-    place.kill("TERM");
-    place.ends_well();
+    sandbox.kill("TERM");
+    sandbox.ends_well();
 }
 
 #[test]
 fn a_shared_frame_stays_shared() {
     let cycles = number("DORMOUSE_CYCLES", 20).min(20);
-    let mut place = Place::new();
-    place.start(&["--memory", "64M"], &[], &[guest("midst").to_str().unwrap(), "family"]);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(&["--memory", "64M"], &[], &[guest("midst").to_str().unwrap(), "family"]);
     let mut first = 0;
     for cycle in 0..cycles {
-        let down = place.order(&["hibernate"]);
+        let down = sandbox.order(&["hibernate"]);
         if cycle == 0 {
             first = frames(&down);
             // Twice 512 pages, in four processes.
             assert!((1024..1024 + 512).contains(&first), "{down}");
         }
         assert!(frames(&down) <= first + 8, "cycle {cycle}: {down}, {first} at first");
-        place.order(&["wake", "--reap", if cycle % 2 == 1 { "on" } else { "off" }]);
+        sandbox.order(&["wake", "--reap", if cycle % 2 == 1 { "on" } else { "off" }]);
     }
-    place.says_line();
-    place.ends_well();
+    sandbox.says_line();
+    sandbox.ends_well();
 }

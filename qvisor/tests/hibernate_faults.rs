@@ -8,39 +8,39 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use sleeper::Place;
+use sleeper::TestSandbox;
 use vmm::hibernate::injection::POINTS;
 
 #[test]
 fn a_disk_that_cannot_be_written_leaves_it_warm() {
-    let mut place = Place::new();
-    place.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", "write")]);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", "write")]);
     for _ in 0..3 {
-        place.refuses(&["hibernate"], "cannot write pages to the swap file: Input/output error");
-        assert_eq!(place.status(), "running");
+        sandbox.refuses(&["hibernate"], "cannot write pages to the swap file: Input/output error");
+        assert_eq!(sandbox.status(), "running");
         sleep(Duration::from_millis(20));
     }
-    place.kill("TERM");
-    place.ends_well();
+    sandbox.kill("TERM");
+    sandbox.ends_well();
 }
 
 #[test]
 fn a_full_swap_limit_leaves_it_warm() {
-    let mut place = Place::new();
-    place.start_pattern(&["--swap-limit", "1M"], &[]);
-    place.refuses(&["hibernate"], "the swap limit of 1048576 bytes is reached; the sandbox stays warm");
-    assert_eq!(place.status(), "running");
-    place.kill("TERM");
-    place.ends_well();
+    let mut sandbox = TestSandbox::new();
+    sandbox.start_pattern(&["--swap-limit", "1M"], &[]);
+    sandbox.refuses(&["hibernate"], "the swap limit of 1048576 bytes is reached; the sandbox stays warm");
+    assert_eq!(sandbox.status(), "running");
+    sandbox.kill("TERM");
+    sandbox.ends_well();
 }
 
 /// A sandbox whose pages come back wrong ends with a sentence, whichever task touches them first.
 fn ends_with_the_loss(fault: &str, words: &str) {
-    let mut place = Place::new();
-    place.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
-    place.order(&["hibernate"]);
-    let _ = place.run(&["wake", "s"]);
-    let (code, out, err) = place.end();
+    let mut sandbox = TestSandbox::new();
+    sandbox.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
+    sandbox.order(&["hibernate"]);
+    let _ = sandbox.run(&["wake", "s"]);
+    let (code, out, err) = sandbox.end();
     assert_eq!(code, Some(125), "{out} {err}");
     assert!(!out.contains("MISMATCH") && !out.contains("ok"), "{out}");
     assert!(err.contains("cannot bring its memory back") && err.contains(words), "{err}");
@@ -66,41 +66,41 @@ fn a_disk_that_fails_later_leaves_it_warm() {
         ("full:reap:2", "cannot write pages to the REAP file: No space left on device"),
     ];
     for (fault, words) in cases {
-        let mut place = Place::new();
-        place.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
+        let mut sandbox = TestSandbox::new();
+        sandbox.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
         let (mut done, mut failed) = (0, 0);
         while failed < 3 {
-            let output = place.run(&["hibernate", "s"]);
+            let output = sandbox.run(&["hibernate", "s"]);
             if output.status.success() {
-                place.order(&["wake"]);
+                sandbox.order(&["wake"]);
                 done += 1;
             } else {
                 let error = String::from_utf8_lossy(&output.stderr);
                 assert!(error.contains(words), "{fault}: {error}");
-                assert_eq!(place.status(), "running", "{fault}");
+                assert_eq!(sandbox.status(), "running", "{fault}");
                 failed += 1;
             }
             assert!(done < 20, "{fault}: nothing fails");
             sleep(Duration::from_millis(20));
         }
         assert!(done > 0 || !fault.contains("reap"), "{fault}: never done");
-        place.kill("TERM");
-        place.ends_well();
+        sandbox.kill("TERM");
+        sandbox.ends_well();
     }
 }
 
 #[test]
 fn short_transfers_are_carried_on() {
     for fault in ["short-write", "short-read"] {
-        let mut place = Place::new();
-        place.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
+        let mut sandbox = TestSandbox::new();
+        sandbox.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
         for _ in 0..4 {
-            place.order(&["hibernate"]);
-            place.order(&["wake"]);
+            sandbox.order(&["hibernate"]);
+            sandbox.order(&["wake"]);
             sleep(Duration::from_millis(20));
         }
-        place.kill("TERM");
-        place.ends_well();
+        sandbox.kill("TERM");
+        sandbox.ends_well();
     }
 }
 
@@ -112,16 +112,17 @@ fn damage_in_one_file_alone_ends_it() {
         ("flip:reap", "from the REAP file damaged"),
         ("read:reap", "cannot read pages from the REAP file: Input/output error"),
     ] {
-        let mut place = Place::new();
-        place.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
+        let mut sandbox = TestSandbox::new();
+        sandbox.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
         for _ in 0..10 {
-            if !place.run(&["hibernate", "s"]).status.success() || !place.run(&["wake", "s"]).status.success()
+            if !sandbox.run(&["hibernate", "s"]).status.success()
+                || !sandbox.run(&["wake", "s"]).status.success()
             {
                 break;
             }
             sleep(Duration::from_millis(20));
         }
-        let (code, out, err) = place.end();
+        let (code, out, err) = sandbox.end();
         assert_eq!(code, Some(125), "{fault}: {out} {err}");
         assert!(!out.contains("MISMATCH") && !out.contains("ok"), "{fault}: {out}");
         assert!(err.contains("cannot bring its memory back") && err.contains(words), "{fault}: {err}");
@@ -142,20 +143,20 @@ fn lives(pid: u32) -> bool {
 
 #[test]
 fn a_vmm_that_is_killed_leaves_nothing_behind() {
-    let mut bystander = Place::new();
+    let mut bystander = TestSandbox::new();
     bystander.start_pattern(&[], &[]);
     for (name, _) in POINTS {
-        let mut place = Place::new();
+        let mut sandbox = TestSandbox::new();
         let packs = ["packing", "packed", "adopted"].contains(&name);
         let options: &[&str] = if packs { &["--codec", "lz4", "--settle", "1ms"] } else { &[] };
-        place.start_pattern(options, &[("DORMOUSE_DIE_AT", name)]);
-        let processes = place.processes();
+        sandbox.start_pattern(options, &[("DORMOUSE_DIE_AT", name)]);
+        let processes = sandbox.processes();
         let start = Instant::now();
         // The second round has a working set; a fault comes by itself.
         while lives(processes[1]) {
             assert!(start.elapsed() < Duration::from_secs(20), "the VMM never gets to {name}");
             for order in ["hibernate", "wake"] {
-                let output = place.run(&[order, "s"]);
+                let output = sandbox.run(&[order, "s"]);
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success() || !said.contains("EOF"), "{name}: {said}");
                 if packs && order == "hibernate" {
@@ -164,7 +165,7 @@ fn a_vmm_that_is_killed_leaves_nothing_behind() {
                 }
             }
         }
-        let (code, out, err) = place.end();
+        let (code, out, err) = sandbox.end();
         assert!(code != Some(0) && !out.contains("MISMATCH"), "{name}: {code:?} {out} {err}");
         assert_eq!(err.trim_end().lines().count(), 1, "{name}: {err}");
         let ended = Instant::now();
@@ -173,11 +174,11 @@ fn a_vmm_that_is_killed_leaves_nothing_behind() {
             sleep(Duration::from_millis(5));
         }
         for dir in ["swap", "state", "layers"] {
-            assert_eq!(files_in(&place.dir.join(dir)), [""; 0], "{name}: left in {dir}");
+            assert_eq!(files_in(&sandbox.dir.join(dir)), [""; 0], "{name}: left in {dir}");
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(place.dir.to_str().unwrap()), "{name}: mounts are left");
-        place.refuses(&["state"], "container does not exist");
+        assert!(!mounts.contains(sandbox.dir.to_str().unwrap()), "{name}: mounts are left");
+        sandbox.refuses(&["state"], "container does not exist");
     }
     bystander.order(&["hibernate"]);
     bystander.order(&["wake"]);

@@ -12,24 +12,24 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use random::Random;
-use sleeper::{Place, guest, number};
+use sleeper::{TestSandbox, guest, number};
 
 /// A sandbox whose program is at work. Says what is known of it when the test fails.
 struct Busy {
-    place: Place,
+    sandbox: TestSandbox,
     cycle: u64,
 }
 
 impl Busy {
     fn start(mode: &str) -> Self {
-        let mut place = Place::new();
-        place.start(&["--memory", "64M"], &[], &[guest("holds").to_str().unwrap(), mode]);
-        Self { place, cycle: 0 }
+        let mut sandbox = TestSandbox::new();
+        sandbox.start(&["--memory", "64M"], &[], &[guest("holds").to_str().unwrap(), mode]);
+        Self { sandbox, cycle: 0 }
     }
 
     /// Carries an order out, unless what came from outside had already woken the sandbox.
     fn order(&self, args: &[&str]) -> bool {
-        let output = self.place.run(&[args, &["s"]].concat());
+        let output = self.sandbox.run(&[args, &["s"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         let is_woken = ["woken meanwhile", "it is not hibernated"].iter().any(|why| error.contains(why));
         assert!(output.status.success() || is_woken, "cycle {}, {args:?}: {error}", self.cycle);
@@ -54,18 +54,18 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let Some(front) = self.place.front.as_mut().filter(|_| std::thread::panicking()) else {
+        let Some(front) = self.sandbox.front.as_mut().filter(|_| std::thread::panicking()) else {
             return;
         };
         let (id, mut error) = (front.id().to_string(), front.stderr.take());
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/kernel-stacks");
         let stacks = Command::new(script).arg(id).output();
-        let state = self.place.run(&["state", "s"]).stdout;
-        let stats = self.place.run(&["stats", "s"]).stdout;
+        let state = self.sandbox.run(&["state", "s"]).stdout;
+        let stats = self.sandbox.run(&["stats", "s"]).stdout;
         // The program says where its families are.
-        self.place.run(&["kill", "s", "USR1"]);
+        self.sandbox.run(&["kill", "s", "USR1"]);
         sleep(Duration::from_millis(500));
-        self.place.run(&["kill", "s", "KILL"]);
+        self.sandbox.run(&["kill", "s", "KILL"]);
         let mut said = String::new();
         let _ = error.as_mut().map(|error| error.read_to_string(&mut said));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -101,8 +101,8 @@ fn survives(mode: &str) {
         busy.cycle += 1;
     }
     assert!(slept * 4 >= cycles * 3, "it slept {slept} times of {cycles}");
-    busy.place.says_line();
-    let (code, out, err) = busy.place.end();
+    busy.sandbox.says_line();
+    let (code, out, err) = busy.sandbox.end();
     assert!(code == Some(0) && out.starts_with("ok"), "{mode}: {code:?} {out:?} {err}");
     println!("{mode}: slept {slept} times in {:?}; {out}", start.elapsed());
 }

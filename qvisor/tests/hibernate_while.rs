@@ -9,35 +9,35 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use sleeper::{Place, guest};
+use sleeper::{TestSandbox, guest};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A sandbox whose program is in the middle of `what`.
-fn midst(what: &[&str]) -> Place {
-    let mut place = Place::new();
+fn midst(what: &[&str]) -> TestSandbox {
+    let mut sandbox = TestSandbox::new();
     let program = guest("midst");
-    place.start(&["--memory", "64M"], &[], &[&[program.to_str().unwrap()], what].concat());
-    place
+    sandbox.start(&["--memory", "64M"], &[], &[&[program.to_str().unwrap()], what].concat());
+    sandbox
 }
 
 /// Hibernates and wakes it some times; then a line on its standard input wakes it, and it finds all as it was.
 fn survives(what: &[&str]) {
-    let mut place = midst(what);
-    goes_on(&mut place);
+    let mut sandbox = midst(what);
+    goes_on(&mut sandbox);
 }
 
-fn goes_on(place: &mut Place) {
+fn goes_on(sandbox: &mut TestSandbox) {
     for cycle in 0..4 {
-        place.order(&["hibernate"]);
+        sandbox.order(&["hibernate"]);
         sleep(Duration::from_millis(20));
-        place.order(&["wake", "--reap", if cycle % 2 == 1 { "on" } else { "off" }]);
+        sandbox.order(&["wake", "--reap", if cycle % 2 == 1 { "on" } else { "off" }]);
     }
     // Data on a stream wakes the sandbox only if a task waits for it already.
     sleep(Duration::from_millis(100));
-    place.order(&["hibernate"]);
-    place.says_line();
-    place.ends_well();
+    sandbox.order(&["hibernate"]);
+    sandbox.says_line();
+    sandbox.ends_well();
 }
 
 #[test]
@@ -57,18 +57,18 @@ fn a_child_runs() {
 
 #[test]
 fn many_threads_want_one_processor() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let program = [guest("midst").to_str().unwrap().to_owned(), "busy".into(), "300".into()];
-    place.start(&["--memory", "64M", "--cpus", "1"], &[], &program.each_ref().map(String::as_str));
+    sandbox.start(&["--memory", "64M", "--cpus", "1"], &[], &program.each_ref().map(String::as_str));
     let mut pauses = Vec::new();
     // Should each of them run for one more time slice before it rests, that would take two to three seconds every time.
     while pauses.iter().all(|pause| *pause >= 1_000_000) {
         assert!(pauses.len() < 5, "microseconds: {pauses:?}");
-        pauses.push(place.order(&["hibernate"])["pause_us"].as_u64().unwrap());
-        place.order(&["wake"]);
+        pauses.push(sandbox.order(&["hibernate"])["pause_us"].as_u64().unwrap());
+        sandbox.order(&["wake"]);
     }
-    place.says_line();
-    place.ends_well();
+    sandbox.says_line();
+    sandbox.ends_well();
 }
 
 #[test]
@@ -80,14 +80,14 @@ fn a_pipe_is_full() {
 #[test]
 fn ipc_objects_wait() {
     const SEGMENT_PAGES: u64 = 600;
-    let mut place = midst(&["ipc"]);
-    let awake_kib = place.file_kib();
-    let down = place.order(&["hibernate"]);
+    let mut sandbox = midst(&["ipc"]);
+    let awake_kib = sandbox.file_kib();
+    let down = sandbox.order(&["hibernate"]);
     assert!(down["pages"].as_u64().unwrap() >= SEGMENT_PAGES, "{down}");
-    let asleep_kib = place.file_kib();
+    let asleep_kib = sandbox.file_kib();
     assert!(awake_kib == 0 || awake_kib >= asleep_kib + 4 * SEGMENT_PAGES, "{awake_kib}, {asleep_kib}");
-    place.order(&["wake"]);
-    goes_on(&mut place);
+    sandbox.order(&["wake"]);
+    goes_on(&mut sandbox);
 }
 
 #[test]
@@ -107,17 +107,17 @@ fn a_database_is_driven() {
         return;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../test/guest/scripts/postgres.sh");
-    let mut place = Place::new();
-    place.start(&["--memory", "512M"], &[], &["sh", script, "midst"]);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(&["--memory", "512M"], &[], &["sh", script, "midst"]);
     for _ in 0..5 {
         sleep(Duration::from_millis(700));
-        place.order(&["hibernate"]);
+        sandbox.order(&["hibernate"]);
         sleep(Duration::from_millis(50));
-        place.order(&["wake"]);
+        sandbox.order(&["wake"]);
     }
     sleep(Duration::from_millis(700));
-    place.says_line();
-    place.ends_well();
+    sandbox.says_line();
+    sandbox.ends_well();
 }
 
 #[test]
@@ -132,15 +132,15 @@ fn a_vfork_is_open() {
 
 #[test]
 fn a_timer_is_due() {
-    let mut place = midst(&["timer"]);
-    place.order(&["hibernate"]);
+    let mut sandbox = midst(&["timer"]);
+    sandbox.order(&["hibernate"]);
     sleep(Duration::from_millis(500));
-    assert_eq!(place.status(), "hibernated", "time wakes nobody");
+    assert_eq!(sandbox.status(), "hibernated", "time wakes nobody");
     let start = Instant::now();
-    place.order(&["wake"]);
+    sandbox.order(&["wake"]);
     // The program has one sleep of 200 ms left; then it waits for the line.
-    place.says_line();
-    place.ends_well();
+    sandbox.says_line();
+    sandbox.ends_well();
     assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
 }
 
@@ -170,11 +170,11 @@ fn unread_bytes_lie_in_a_socket() {
             peer.write_all(&words(4, 0..3 * 512)).unwrap();
             peer
         });
-        let mut place = midst(&["unread", &port]);
+        let mut sandbox = midst(&["unread", &port]);
         let _peer = peer.join().unwrap();
-        place.sleeps();
-        place.order(&["wake"]);
-        goes_on(&mut place);
+        sandbox.sleeps();
+        sandbox.order(&["wake"]);
+        goes_on(&mut sandbox);
     });
 }
 
@@ -194,18 +194,18 @@ fn a_download_is_under_way() {
             }
             done.store(true, Ordering::SeqCst);
         });
-        let mut place = midst(&["download", &port, &BYTES.to_string()]);
+        let mut sandbox = midst(&["download", &port, &BYTES.to_string()]);
         let (mut slept, mut overtaken) = (0, 0);
         while !done.load(Ordering::SeqCst) {
-            match place.hibernates_unless_woken() {
+            match sandbox.hibernates_unless_woken() {
                 true => slept += 1,
                 false => overtaken += 1,
             }
             // What comes next wakes it.
-            place.wakes_or_ends();
+            sandbox.wakes_or_ends();
             sleep(Duration::from_millis(100));
         }
-        place.ends_well();
+        sandbox.ends_well();
         assert!(slept >= 3, "it slept {slept} times, and was overtaken {overtaken} times");
     });
 }
@@ -228,7 +228,7 @@ fn free_port() -> String {
 #[test]
 fn a_health_check_comes_again_and_again() {
     let port = free_port();
-    let mut place = midst(&["server", &port, "2"]);
+    let mut sandbox = midst(&["server", &port, "2"]);
     let (done, checks) = (AtomicBool::new(false), AtomicU32::new(0));
     let mut slept = 0;
     scope(|scope| {
@@ -241,19 +241,19 @@ fn a_health_check_comes_again_and_again() {
             }
         });
         for _ in 0..15 {
-            slept += u32::from(place.hibernates_unless_woken());
+            slept += u32::from(sandbox.hibernates_unless_woken());
             let before = checks.load(Ordering::SeqCst);
             // The check after the next has been answered.
             let start = Instant::now();
             while checks.load(Ordering::SeqCst) < before + 2 {
-                assert!(start.elapsed() < PATIENCE, "no check is answered; {}", place.status());
+                assert!(start.elapsed() < PATIENCE, "no check is answered; {}", sandbox.status());
                 sleep(Duration::from_millis(1));
             }
         }
     });
     assert!(slept >= 5, "it slept {slept} times");
-    place.says_line();
-    place.ends_well();
+    sandbox.says_line();
+    sandbox.ends_well();
 }
 
 /// Tells the other threads that the test is over, by whatever reason.

@@ -10,22 +10,23 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sleeper::{Place, next_line};
+use sleeper::{TestSandbox, next_line};
 
-/// A place with a volume in which listeners of the host are.
+/// A sandbox with a volume in which listeners of the host are.
 struct Sockets {
-    place: Place,
+    sandbox: TestSandbox,
     volume: PathBuf,
 }
 
 impl Sockets {
     fn new() -> Self {
-        let place = Place::new();
+        let sandbox = TestSandbox::new();
         // A socket's name is short.
-        let name = format!("/tmp/dormouse-uds-{}-{}", std::process::id(), place.dir.to_str().unwrap().len());
-        let volume = PathBuf::from(format!("{name}-{}", place.dir.file_name().unwrap().to_str().unwrap()));
+        let name =
+            format!("/tmp/dormouse-uds-{}-{}", std::process::id(), sandbox.dir.to_str().unwrap().len());
+        let volume = PathBuf::from(format!("{name}-{}", sandbox.dir.file_name().unwrap().to_str().unwrap()));
         fs::create_dir(&volume).unwrap();
-        Self { place, volume }
+        Self { sandbox, volume }
     }
 
     fn listen(&self, name: &str) -> UnixListener {
@@ -38,11 +39,11 @@ impl Sockets {
     fn start(&mut self, options: &[&str], program: &str) {
         let volume = format!("{}:/v", self.volume.display());
         let all = [&["--volume", &volume], options].concat();
-        self.place.start(&all, &[], &["python3", "-u", "-c", program]);
+        self.sandbox.start(&all, &[], &["python3", "-u", "-c", program]);
     }
 
     fn ends_well(&mut self) {
-        self.place.ends_well();
+        self.sandbox.ends_well();
     }
 }
 
@@ -132,7 +133,7 @@ print('ok')
     stream.read_exact(&mut back).unwrap();
     assert!(back.iter().all(|byte| *byte == b'y'));
     stream.write_all(b"tick").unwrap();
-    assert_eq!(next_line(sockets.place.front.as_mut().unwrap()), "silent\n");
+    assert_eq!(next_line(sockets.sandbox.front.as_mut().unwrap()), "silent\n");
     stream.write_all(b"tock").unwrap();
     assert_eq!(stream.read(&mut back).unwrap(), 0);
     drop(stream);
@@ -236,7 +237,7 @@ s = socket.socket(socket.AF_UNIX); s.connect('/v/busy'); s.sendall(b'in\\n')
 s.recv(1)
 print('ok')";
     sockets.start(CONNECT, program);
-    assert_eq!(next_line(sockets.place.front.as_mut().unwrap()), "full\n");
+    assert_eq!(next_line(sockets.sandbox.front.as_mut().unwrap()), "full\n");
     std::thread::sleep(Duration::from_millis(100));
     drop(accept(&listener));
     let mut stream = accept(&listener);
@@ -262,11 +263,11 @@ print('ok')";
     sockets.start(CONNECT, program);
     let mut stream = accept(&listener);
     for _ in 0..3 {
-        sockets.place.order(&["hibernate"]);
-        assert_eq!(sockets.place.sandbox_state(), "hibernated");
+        sockets.sandbox.order(&["hibernate"]);
+        assert_eq!(sockets.sandbox.sandbox_state(), "hibernated");
         stream.write_all(b"wake\n").unwrap();
         assert_eq!(read_line(&mut stream), "WAKE\n");
-        sockets.place.wakes();
+        sockets.sandbox.wakes();
     }
     // It may get back to its sleep before its end is seen.
     drop(stream);

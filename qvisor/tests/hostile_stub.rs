@@ -16,7 +16,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serial_test::serial;
-use sleeper::{Place, dormouse, guest, next_line, quiet_window};
+use sleeper::{TestSandbox, dormouse, guest, next_line, quiet_window};
 
 fn is_root() -> bool {
     // SAFETY: takes nothing and cannot fail.
@@ -32,11 +32,11 @@ fn seconds() -> String {
 struct Attack(Child);
 
 impl Attack {
-    fn start(place: &Place, cpus: &str, words: &[&str]) -> Self {
+    fn start(sandbox: &TestSandbox, cpus: &str, words: &[&str]) -> Self {
         let program = guest("hostile_stub");
-        let swap = place.swap.to_str().unwrap();
+        let swap = sandbox.swap.to_str().unwrap();
         let fixed = ["do", "--id", "h", "--platform", "systrap", "--cpus", cpus, "--swap-dir", swap, "--"];
-        let mut command = place.command(&[&fixed[..], &[program.to_str().unwrap()], words].concat());
+        let mut command = sandbox.command(&[&fixed[..], &[program.to_str().unwrap()], words].concat());
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
@@ -71,8 +71,8 @@ fn fails(cpus: &str, words: &[&str]) {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    Attack::start(&place, cpus, words).fails();
+    let sandbox = TestSandbox::new();
+    Attack::start(&sandbox, cpus, words).fails();
 }
 
 macro_rules! attacks {
@@ -116,14 +116,14 @@ fn nothing_is_reached_across_hibernation() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let mut attack = Attack::start(&place, "2", &["stale", "munmap", "claim", "5"]);
+    let sandbox = TestSandbox::new();
+    let mut attack = Attack::start(&sandbox, "2", &["stale", "munmap", "claim", "5"]);
     let mut hibernated = 0;
     while attack.0.try_wait().unwrap().is_none() {
         sleep(Duration::from_millis(100));
-        let output = place.run(&["hibernate", "h"]);
+        let output = sandbox.run(&["hibernate", "h"]);
         hibernated += u32::from(output.status.success());
-        place.run(&["wake", "h"]);
+        sandbox.run(&["wake", "h"]);
     }
     attack.fails();
     assert!(hibernated > 0, "it was never hibernated");
@@ -142,13 +142,13 @@ fn a_stub_of_a_hibernated_sandbox_uses_no_processor_time() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let mut attack = Attack::start(&place, "1", &["restless"]);
+    let sandbox = TestSandbox::new();
+    let mut attack = Attack::start(&sandbox, "1", &["restless"]);
     assert_eq!(next_line(&mut attack.0), "ready\n");
     let vmm = vmm_of(attack.0.id());
     // The program writes its line before it sleeps.
     sleep(Duration::from_millis(500));
-    let output = place.run(&["hibernate", "h"]);
+    let output = sandbox.run(&["hibernate", "h"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     // Spare processes end.
     sleep(Duration::from_millis(300));
@@ -193,8 +193,8 @@ fn a_stub_has_a_thread_for_each_vcpu_and_a_mapper() {
         return;
     }
     for cpus in [1, 2] {
-        let place = Place::new();
-        let mut attack = Attack::start(&place, &cpus.to_string(), &["threads", "100"]);
+        let sandbox = TestSandbox::new();
+        let mut attack = Attack::start(&sandbox, &cpus.to_string(), &["threads", "100"]);
         let vmm = vmm_of(attack.0.id());
         let mut most = 0;
         while attack.0.try_wait().unwrap().is_none() {
@@ -208,7 +208,7 @@ fn a_stub_has_a_thread_for_each_vcpu_and_a_mapper() {
 
 /// A user of the host's who may start sandboxes and owns other processes, and a copy of the command for it.
 struct User {
-    place: Place,
+    sandbox: TestSandbox,
     command: PathBuf,
 }
 
@@ -216,20 +216,20 @@ impl User {
     const ID: u32 = 64_242;
 
     fn new() -> Self {
-        let place = Place::new();
-        chown(&place.dir, Some(Self::ID), Some(Self::ID)).unwrap();
-        let command = place.dir.join("dormouse");
+        let sandbox = TestSandbox::new();
+        chown(&sandbox.dir, Some(Self::ID), Some(Self::ID)).unwrap();
+        let command = sandbox.dir.join("dormouse");
         fs::copy(dormouse(), &command).unwrap();
-        let program = place.dir.join("hostile_stub");
+        let program = sandbox.dir.join("hostile_stub");
         fs::copy(guest("hostile_stub"), &program).unwrap();
         for path in [&command, &program] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }
-        Self { place, command }
+        Self { sandbox, command }
     }
 
     fn run(&self, command: &mut Command) -> Child {
-        command.uid(Self::ID).gid(Self::ID).current_dir(&self.place.dir).env("HOME", &self.place.dir);
+        command.uid(Self::ID).gid(Self::ID).current_dir(&self.sandbox.dir).env("HOME", &self.sandbox.dir);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
     }
 }
@@ -270,8 +270,8 @@ fn ids_are_not_believed(how: &str, cpus: &str) {
         return;
     }
     let user = User::new();
-    if !is_open(&user.place.dir) {
-        eprintln!("skipped: another user cannot reach {}", user.place.dir.display());
+    if !is_open(&user.sandbox.dir) {
+        eprintln!("skipped: another user cannot reach {}", user.sandbox.dir.display());
         return;
     }
     let mut bystander = user.run(Command::new("sleep").arg("1000"));
@@ -280,8 +280,8 @@ fn ids_are_not_believed(how: &str, cpus: &str) {
     let mut command = Command::new(&user.command);
     command.args(["do", "--platform", "systrap", "--cpus", cpus, "--", "./hostile_stub", "ids", how]);
     command.args([&pid.to_string(), &seconds()]);
-    command.env("DORMOUSE_ROOT", user.place.dir.join("state"));
-    command.env("DORMOUSE_LAYERS", user.place.dir.join("layers"));
+    command.env("DORMOUSE_ROOT", user.sandbox.dir.join("state"));
+    command.env("DORMOUSE_LAYERS", user.sandbox.dir.join("layers"));
     let mut attack = Attack(user.run(&mut command));
     assert_eq!(next_line(&mut attack.0), "ready\n");
     let vmm = vmm_of(attack.0.id());

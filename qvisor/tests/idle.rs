@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sleeper::{PATIENCE, Place};
+use sleeper::{PATIENCE, TestSandbox};
 
 /// Shorter than any answer that takes long, by more than it takes to fall asleep.
 const IDLE: &str = "2s";
@@ -277,19 +277,19 @@ fn port_of(front: &mut Child) -> u16 {
 }
 
 /// Starts a program in a sandbox that sleeps by itself.
-fn sandbox(options: &[&str], command: &[String]) -> Place {
-    let mut place = Place::new();
+fn sandbox(options: &[&str], command: &[String]) -> TestSandbox {
+    let mut sandbox = TestSandbox::new();
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
-    place.start(&[&["--idle-timeout", IDLE], options].concat(), &[], &words);
-    place
+    sandbox.start(&[&["--idle-timeout", IDLE], options].concat(), &[], &words);
+    sandbox
 }
 
-fn hibernations(place: &Place) -> u64 {
-    place.order(&["stats"])["hibernations"].as_u64().unwrap()
+fn hibernations(sandbox: &TestSandbox) -> u64 {
+    sandbox.order(&["stats"])["hibernations"].as_u64().unwrap()
 }
 
-fn why(place: &Place) -> Value {
-    place.order(&["why"])
+fn why(sandbox: &TestSandbox) -> Value {
+    sandbox.order(&["why"])
 }
 
 /// Tries a server's lines of the table, natively and in a sandbox.
@@ -309,25 +309,25 @@ fn try_server(name: &str) {
             Client::new(port).carry_out(*ask, port, &|| ());
         }
     }
-    let mut place = sandbox(&[], &command);
-    let port = port_of(place.front.as_mut().unwrap());
+    let mut sandbox = sandbox(&[], &command);
+    let port = port_of(sandbox.front.as_mut().unwrap());
     // Idle from the start, it sleeps.
-    place.becomes("hibernated");
+    sandbox.becomes("hibernated");
     for (asked, outcome, ask) in server.cases {
-        let before = hibernations(&place);
+        let before = hibernations(&sandbox);
         let began = Instant::now();
-        let wait = || place.becomes("hibernated");
+        let wait = || sandbox.becomes("hibernated");
         Client::new(port).carry_out(*ask, port, &wait);
-        let slept = hibernations(&place) - before;
+        let slept = hibernations(&sandbox) - before;
         if *outcome == AWAKE {
-            assert_eq!(slept, 0, "{name}: {asked}: {}", why(&place));
+            assert_eq!(slept, 0, "{name}: {asked}: {}", why(&sandbox));
         }
         assert!(*outcome == SLEEPS || began.elapsed() >= LONG - Duration::from_secs(1), "{asked}: too fast");
-        place.becomes("hibernated");
+        sandbox.becomes("hibernated");
         eprintln!("{name}: {asked}: as it should");
     }
-    place.kill("KILL");
-    place.end();
+    sandbox.kill("KILL");
+    sandbox.end();
 }
 
 #[test]
@@ -372,16 +372,16 @@ fn frames_that_nobody_answers_keep_nobody_awake() {
         return;
     }
     let command = vec!["node".to_owned(), file("http2.js")];
-    let mut place = sandbox(&[], &command);
-    let mut client = client_of_http2(port_of(place.front.as_mut().unwrap()));
+    let mut sandbox = sandbox(&[], &command);
+    let mut client = client_of_http2(port_of(sandbox.front.as_mut().unwrap()));
     for _ in 0..2 {
-        place.becomes("hibernated");
+        sandbox.becomes("hibernated");
         writeln!(client.0.stdin.as_mut().unwrap()).unwrap();
         assert_eq!(sleeper::next_line(&mut client.0), "ok\n");
     }
-    place.becomes("hibernated");
-    place.kill("KILL");
-    place.end();
+    sandbox.becomes("hibernated");
+    sandbox.kill("KILL");
+    sandbox.end();
 }
 
 #[test]
@@ -392,8 +392,8 @@ fn redis() {
     }
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let script = format!("echo ready; exec redis-server --port {port} --save '' --dir /tmp >/dev/null");
-    let mut place = sandbox(&[], &["sh".into(), "-c".into(), script]);
-    place.becomes("hibernated");
+    let mut sandbox = sandbox(&[], &["sh".into(), "-c".into(), script]);
+    sandbox.becomes("hibernated");
     let mut client = Client::new(port);
     let mut ask = |text: &str, answer: &str| {
         client.say(text);
@@ -402,52 +402,52 @@ fn redis() {
         assert_eq!(line, answer);
     };
     ask("PING\r\n", "+PONG\r\n");
-    place.becomes("hibernated");
-    let before = hibernations(&place);
+    sandbox.becomes("hibernated");
+    let before = hibernations(&sandbox);
     ask("BLPOP nothing 5\r\n", "*-1\r\n");
-    assert_eq!(hibernations(&place), before, "{}", why(&place));
+    assert_eq!(hibernations(&sandbox), before, "{}", why(&sandbox));
     ask("PING\r\n", "+PONG\r\n");
-    place.becomes("hibernated");
-    place.kill("KILL");
-    place.end();
+    sandbox.becomes("hibernated");
+    sandbox.kill("KILL");
+    sandbox.end();
 }
 
 #[test]
 fn execd_processes() {
-    let mut place = sandbox(&[], &["sh".into(), "-c".into(), "echo ready; exec cat".into()]);
-    place.becomes("hibernated");
-    let before = hibernations(&place);
+    let mut sandbox = sandbox(&[], &["sh".into(), "-c".into(), "echo ready; exec cat".into()]);
+    sandbox.becomes("hibernated");
+    let before = hibernations(&sandbox);
     // It has yet to end when one looks.
     let build = "for step in 1 2 3 4 5 6; do sleep 1; done; echo built; sleep 30";
-    let mut building = place.command(&["exec", "s", "sh", "-c", build]);
+    let mut building = sandbox.command(&["exec", "s", "sh", "-c", build]);
     let mut building = building.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(sleeper::next_line(&mut building), "built\n");
-    assert_eq!(hibernations(&place), before);
+    assert_eq!(hibernations(&sandbox), before);
     let _ = building.kill();
     building.wait().unwrap();
     // One that waits for its input sleeps, and goes on.
-    let mut shell = place.command(&["exec", "s", "sh"]);
+    let mut shell = sandbox.command(&["exec", "s", "sh"]);
     let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     for _ in 0..2 {
         writeln!(shell.stdin.as_mut().unwrap(), "echo heard").unwrap();
         assert_eq!(sleeper::next_line(&mut shell), "heard\n");
-        place.becomes("hibernated");
+        sandbox.becomes("hibernated");
     }
     // What it does for a while keeps it awake, and is said.
     writeln!(shell.stdin.as_mut().unwrap(), "sleep 60; echo built").unwrap();
-    let kept = kept_by(&place, "exec");
+    let kept = kept_by(&sandbox, "exec");
     assert_eq!((&kept["process"], &kept["wait"]), (&"sleep".into(), &"nanosleep".into()), "{kept}");
     let _ = shell.kill();
     shell.wait().unwrap();
-    place.kill("KILL");
-    place.end();
+    sandbox.kill("KILL");
+    sandbox.end();
 }
 
 /// Waits until it says that something of a kind keeps it awake; what.
-fn kept_by(place: &Place, kind: &str) -> Value {
+fn kept_by(sandbox: &TestSandbox, kind: &str) -> Value {
     let start = Instant::now();
     loop {
-        let reasons = why(place);
+        let reasons = why(sandbox);
         if reasons["kept_awake"]["kind"] == kind {
             return reasons["kept_awake"].clone();
         }
@@ -465,75 +465,75 @@ connection.sendall(b'question\\n')
 print(connection.recv(100).decode(), end='', flush=True)";
 
 /// The agent in a sandbox, and the test's end of its connection.
-fn agent(options: &[&str]) -> (Place, BufReader<TcpStream>) {
+fn agent(options: &[&str]) -> (TestSandbox, BufReader<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
-    let place = sandbox(options, &["python3", "-c", AGENT, &port].map(str::to_owned));
+    let sandbox = sandbox(options, &["python3", "-c", AGENT, &port].map(str::to_owned));
     let mut upstream = BufReader::new(listener.accept().unwrap().0);
     let mut line = String::new();
     upstream.read_line(&mut line).unwrap();
     assert_eq!(line, "question\n");
-    (place, upstream)
+    (sandbox, upstream)
 }
 
 #[test]
 fn whoever_waits_for_an_answer_with_a_time_out_stays_awake_unless_told_otherwise() {
-    let (mut place, mut upstream) = agent(&[]);
-    let kept = kept_by(&place, "outbound");
+    let (mut sandbox, mut upstream) = agent(&[]);
+    let kept = kept_by(&sandbox, "outbound");
     assert_eq!(kept["process"], "python3", "{kept}");
     sleep(LONG);
-    assert_eq!(hibernations(&place), 0);
+    assert_eq!(hibernations(&sandbox), 0);
     upstream.get_mut().write_all(b"ok\n").unwrap();
-    place.ends_well();
-    let (mut place, mut upstream) = agent(&["--outbound", "sleep"]);
-    place.becomes("hibernated");
+    sandbox.ends_well();
+    let (mut sandbox, mut upstream) = agent(&["--outbound", "sleep"]);
+    sandbox.becomes("hibernated");
     upstream.get_mut().write_all(b"ok\n").unwrap();
-    place.ends_well();
+    sandbox.ends_well();
 }
 
 #[test]
 fn what_may_be_a_request_keeps_it_awake_for_no_longer_than_is_said() {
-    let mut place = sandbox(&["--awake-at-most", "3s"], &python("ticking"));
-    let port = port_of(place.front.as_mut().unwrap());
+    let mut sandbox = sandbox(&["--awake-at-most", "3s"], &python("ticking"));
+    let port = port_of(sandbox.front.as_mut().unwrap());
     // Idle from the start, it sleeps: its tick is a habit then.
-    place.becomes("hibernated");
+    sandbox.becomes("hibernated");
     let mut client = Client::new(port);
     client.ask("/wait");
-    let kept = kept_by(&place, "perhaps-request");
+    let kept = kept_by(&sandbox, "perhaps-request");
     assert_eq!((&kept["peer"], &kept["port"]), (&"127.0.0.1".into(), &port.into()), "{kept}");
     assert_eq!(kept["peer_port"], client.0.get_ref().local_addr().unwrap().port(), "{kept}");
-    place.becomes("hibernated");
-    assert_eq!(why(&place)["kept_awake"]["given_up"], true, "{}", why(&place));
+    sandbox.becomes("hibernated");
+    assert_eq!(why(&sandbox)["kept_awake"]["given_up"], true, "{}", why(&sandbox));
     // Whoever comes next wakes it, and is told of.
     let mut other = Client::new(port);
     other.ask("/happen");
     other.hear();
     client.hear();
     let start = Instant::now();
-    while why(&place)["woken_by"]["process"] != "python3" {
-        assert!(start.elapsed() < PATIENCE, "{}", why(&place));
+    while why(&sandbox)["woken_by"]["process"] != "python3" {
+        assert!(start.elapsed() < PATIENCE, "{}", why(&sandbox));
         sleep(Duration::from_millis(50));
     }
-    let woken = why(&place)["woken_by"].clone();
+    let woken = why(&sandbox)["woken_by"].clone();
     assert_eq!(
         (&woken["cause"], &woken["request"], &woken["port"]),
         (&"request".into(), &"socket".into(), &port.into())
     );
     assert_eq!(woken["peer_port"], other.0.get_ref().local_addr().unwrap().port(), "{woken}");
-    let words = place.run(&["why", "s"]);
+    let words = sandbox.run(&["why", "s"]);
     let words = String::from_utf8_lossy(&words.stdout);
     assert!(words.contains("woken last by somebody who came from 127.0.0.1"), "{words}");
-    place.kill("KILL");
-    place.end();
+    sandbox.kill("KILL");
+    sandbox.end();
 }
 
 #[test]
 fn a_time_that_is_none_is_refused() {
-    let place = Place::new();
+    let sandbox = TestSandbox::new();
     for (option, value, words) in
         [("--awake-at-most", "15", "as 30s or 5m"), ("--outbound", "perhaps", "possible values")]
     {
-        let output = place.run(&["do", option, value, "--", "true"]);
+        let output = sandbox.run(&["do", option, value, "--", "true"]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(125), "{error}");
         assert!(error.contains(value) && error.contains(words), "{error}");

@@ -5,48 +5,48 @@ mod sleeper;
 
 use std::fs;
 
-use sleeper::{Place, guest, next_line};
+use sleeper::{TestSandbox, guest, next_line};
 
 /// The sandbox's memory, and the most that the host keeps for it beside that, in MiB (`Resources::with_headroom`).
 const MEMORY: &str = "64M";
 const MOST_MIB: u64 = 64 + 128;
 
 /// Starts a sandbox in which one attack has got as far as it gets: it still holds its memory, or was killed.
-fn attacked(what: &str) -> Place {
-    let mut place = Place::new();
+fn attacked(what: &str) -> TestSandbox {
+    let mut sandbox = TestSandbox::new();
     let program = guest("kernelmem");
     let script = "echo ready; mkdir /dev/shm/w; \"$0\" \"$1\" /dev/shm/w || echo full \"$1\"; exec cat";
     let program = ["/bin/sh", "-c", script, program.to_str().unwrap(), what];
-    place.start(&["--memory", MEMORY], &[], &program);
-    assert_eq!(next_line(place.front.as_mut().unwrap()), format!("full {what}\n"));
-    place
+    sandbox.start(&["--memory", MEMORY], &[], &program);
+    assert_eq!(next_line(sandbox.front.as_mut().unwrap()), format!("full {what}\n"));
+    sandbox
 }
 
 /// Host memory of all processes of the sandbox, with the page tables that the host keeps for them.
-fn host_mib(place: &Place) -> u64 {
+fn host_mib(sandbox: &TestSandbox) -> u64 {
     let tables = |pid: &u32| -> u64 {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:")).unwrap_or("0 kB");
         line.trim().trim_end_matches(" kB").parse().unwrap()
     };
-    (place.memory_kib() + place.processes().iter().map(tables).sum::<u64>()) / 1024
+    (sandbox.memory_kib() + sandbox.processes().iter().map(tables).sum::<u64>()) / 1024
 }
 
-fn runs_a_program(place: &Place) {
-    let output = place.run(&["exec", "s", "/bin/true"]);
+fn runs_a_program(sandbox: &TestSandbox) {
+    let output = sandbox.run(&["exec", "s", "/bin/true"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn is_bounded(what: &str) {
-    let mut place = attacked(what);
-    let used = host_mib(&place);
+    let mut sandbox = attacked(what);
+    let used = host_mib(&sandbox);
     assert!(used <= MOST_MIB, "{what}: {used} MiB");
-    runs_a_program(&place);
-    place.order(&["hibernate"]);
-    place.order(&["wake"]);
-    runs_a_program(&place);
-    place.kill("KILL");
-    let (code, ..) = place.end();
+    runs_a_program(&sandbox);
+    sandbox.order(&["hibernate"]);
+    sandbox.order(&["wake"]);
+    runs_a_program(&sandbox);
+    sandbox.kill("KILL");
+    let (code, ..) = sandbox.end();
     assert_eq!(code, Some(137));
 }
 
@@ -88,10 +88,10 @@ bounded! {
 /// The first process has no sisters; to ask for one costs nothing.
 #[test]
 fn refused_clones_leave_nothing() {
-    let place = Place::new();
+    let sandbox = TestSandbox::new();
     let forks = guest("forks");
     let output =
-        place.run(&["do", "--memory", MEMORY, forks.to_str().unwrap(), "--no-fork", "refused_sisters"]);
+        sandbox.run(&["do", "--memory", MEMORY, forks.to_str().unwrap(), "--no-fork", "refused_sisters"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"ok forks\n"[..]), "{said}");
 }
@@ -100,13 +100,13 @@ fn refused_clones_leave_nothing() {
 /// instead.
 #[test]
 fn the_largest_process_is_killed() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let (kernelmem, hungry) = (guest("kernelmem"), guest("hungry"));
     let script = "echo ready; sleep 1000 & \"$0\" 48 2>/dev/null; echo \"alone $?\"; \
                   \"$1\" tables-touched 2>/dev/null || echo gone; kill %1 && echo here; exec cat";
     let program = ["/bin/bash", "-c", script, hungry.to_str().unwrap(), kernelmem.to_str().unwrap()];
-    place.start(&["--memory", MEMORY], &[], &program);
-    let front = place.front.as_mut().unwrap();
+    sandbox.start(&["--memory", MEMORY], &[], &program);
+    let front = sandbox.front.as_mut().unwrap();
     let said: Vec<String> = (0..3).map(|_| next_line(front)).collect();
     assert_eq!(said, ["ok hungry\n", "alone 0\n", "gone\n"]);
     assert_eq!(next_line(front), "here\n");

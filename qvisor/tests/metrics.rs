@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use sleeper::{PATIENCE, Place, next_line};
+use sleeper::{PATIENCE, TestSandbox, next_line};
 
 const PROGRAM: [&str; 3] = ["sh", "-c", "echo ready; while read line; do :; done"];
 
@@ -22,9 +22,9 @@ fn value(page: &str, sample: &str) -> Option<f64> {
 struct Server(Child, String);
 
 impl Server {
-    fn new(place: &Place) -> Self {
+    fn new(sandbox: &TestSandbox) -> Self {
         let words = ["metrics", "--listen", "127.0.0.1:0"];
-        let mut server = place.command(&words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut server = sandbox.command(&words).stdout(Stdio::piped()).spawn().unwrap();
         let line = next_line(&mut server);
         let address =
             line.strip_prefix("metrics at http://").and_then(|rest| rest.strip_suffix("/metrics\n"));
@@ -50,11 +50,11 @@ impl Drop for Server {
 
 #[test]
 fn a_sleeper_is_measured_and_sleeps_on() {
-    let mut place = Place::new();
-    place.start(&[], &[], &PROGRAM);
-    place.sleeps();
-    let page = |place: &Place| String::from_utf8(place.run(&["metrics"]).stdout).unwrap();
-    let asleep = page(&place);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(&[], &[], &PROGRAM);
+    sandbox.sleeps();
+    let page = |sandbox: &TestSandbox| String::from_utf8(sandbox.run(&["metrics"]).stdout).unwrap();
+    let asleep = page(&sandbox);
     for (sample, expected) in [
         (r#"dormouse_sandboxes{status="running",state="hibernated"}"#, 1.0),
         (r#"dormouse_sandbox_up{id="s"}"#, 1.0),
@@ -69,10 +69,10 @@ fn a_sleeper_is_measured_and_sleeps_on() {
     assert!(value(&asleep, r#"dormouse_sandbox_swapped_bytes{id="s"}"#).unwrap() > 0.0);
     let time = |page: &str, what: &str| value(page, &format!("dormouse_sandbox_{what}{{id=\"s\"}}")).unwrap();
     assert!(time(&asleep, "unchanged_seconds") >= 0.2, "{asleep}");
-    assert_eq!(place.status(), "hibernated");
-    place.says_line();
-    place.wakes();
-    let awake = page(&place);
+    assert_eq!(sandbox.status(), "hibernated");
+    sandbox.says_line();
+    sandbox.wakes();
+    let awake = page(&sandbox);
     for (sample, expected) in [
         (r#"dormouse_sandbox_state{id="s",state="hibernated"}"#, 0.0),
         (r#"dormouse_sandbox_wakes_total{id="s",cause="request",request="stdin"}"#, 1.0),
@@ -82,18 +82,18 @@ fn a_sleeper_is_measured_and_sleeps_on() {
     }
     assert!(time(&awake, "asleep_seconds_total") >= time(&asleep, "asleep_seconds_total"));
     assert!(time(&awake, "wake_seconds_sum") > 0.0);
-    place.kill("KILL");
-    place.end();
-    let gone = page(&place);
+    sandbox.kill("KILL");
+    sandbox.end();
+    let gone = page(&sandbox);
     assert!(!gone.contains("id=\"s\"") && gone.contains("dormouse_build_info"), "{gone}");
 }
 
 #[test]
 fn scrapers_are_answered_while_others_misbehave() {
-    let mut place = Place::new();
-    place.start(&[], &[], &PROGRAM);
-    place.sleeps();
-    let server = Server::new(&place);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(&[], &[], &PROGRAM);
+    sandbox.sleeps();
+    let server = Server::new(&sandbox);
     // Some say nothing, one never ends its request.
     let idle: Vec<_> = (0..4).map(|_| TcpStream::connect(&server.1).unwrap()).collect();
     let mut endless = TcpStream::connect(&server.1).unwrap();
@@ -114,20 +114,20 @@ fn scrapers_are_answered_while_others_misbehave() {
             });
         }
     });
-    assert_eq!(place.status(), "hibernated");
+    assert_eq!(sandbox.status(), "hibernated");
     drop((idle, endless));
-    place.kill("KILL");
-    place.end();
+    sandbox.kill("KILL");
+    sandbox.end();
 }
 
 #[test]
 fn a_text_file_is_replaced_and_bad_options_are_told() {
-    let place = Place::new();
-    let file = place.dir.join("dormouse.prom");
+    let sandbox = TestSandbox::new();
+    let file = sandbox.dir.join("dormouse.prom");
     let name = file.to_str().unwrap();
-    assert!(place.run(&["metrics", "--textfile", name]).status.success());
+    assert!(sandbox.run(&["metrics", "--textfile", name]).status.success());
     assert!(fs::read_to_string(&file).unwrap().contains("dormouse_build_info"));
-    let mut writer = place.command(&["metrics", "--textfile", name, "--interval", "20ms"]).spawn().unwrap();
+    let mut writer = sandbox.command(&["metrics", "--textfile", name, "--interval", "20ms"]).spawn().unwrap();
     for _ in 0..3 {
         fs::remove_file(&file).unwrap();
         let start = Instant::now();
@@ -145,7 +145,7 @@ fn a_text_file_is_replaced_and_bad_options_are_told() {
         (&["--textfile", "x.prom", "--interval", "0s"], "--interval"),
         (&["--interval", "5s"], "--textfile"),
     ] {
-        let output = place.run(&[&["metrics"], words].concat());
+        let output = sandbox.run(&[&["metrics"], words].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && error.contains(why), "{words:?}: {error}");
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use sleeper::{Place, guest, platform};
+use sleeper::{TestSandbox, guest, platform};
 
 /// Far more than it takes: what is looked for is threads that keep each other from user code, for minutes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,11 +27,11 @@ fn take_one_core() {
 }
 
 fn gets_on(threads: &str) {
-    let place = Place::new();
+    let sandbox = TestSandbox::new();
     let (program, file) = (guest("crowd"), std::env::current_exe().unwrap());
     let of_place = ["do", "--platform", &platform(), "--cpus", "2", "--"];
     let crowd = [program.to_str().unwrap(), file.to_str().unwrap(), threads, "200"];
-    let mut command = place.command(&[&of_place[..], &crowd].concat());
+    let mut command = sandbox.command(&[&of_place[..], &crowd].concat());
     command.stdout(Stdio::piped());
     // SAFETY: two system calls.
     unsafe {

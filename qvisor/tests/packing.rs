@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sleeper::{Events, Place, next_line};
+use sleeper::{Events, TestSandbox, next_line};
 
 /// Text that only this test has, in a memory of some megabytes that packs well.
 const PROGRAM: &str = "import sys\n\
@@ -19,8 +19,8 @@ const PROGRAM: &str = "import sys\n\
     \x20   ok = all(x[i] == (secret * 200 + str(i)).encode() for i in range(0, 2000, 7))\n\
     \x20   print('whole' if ok else 'broken', flush=True)\n";
 
-fn start(place: &mut Place, options: &[&str], variables: &[(&str, &str)]) {
-    place.start(&[&["--settle", "50ms"], options].concat(), variables, &["python3", "-c", PROGRAM]);
+fn start(sandbox: &mut TestSandbox, options: &[&str], variables: &[(&str, &str)]) {
+    sandbox.start(&[&["--settle", "50ms"], options].concat(), variables, &["python3", "-c", PROGRAM]);
 }
 
 fn of_home(stats: &Value, name: &str) -> u64 {
@@ -28,10 +28,10 @@ fn of_home(stats: &Value, name: &str) -> u64 {
 }
 
 /// Figures as soon as they are so.
-fn until(place: &Place, is: impl Fn(&Value) -> bool) -> Value {
+fn until(sandbox: &TestSandbox, is: impl Fn(&Value) -> bool) -> Value {
     let begin = Instant::now();
     loop {
-        let stats = place.order(&["stats"]);
+        let stats = sandbox.order(&["stats"]);
         if is(&stats) {
             return stats;
         }
@@ -45,43 +45,43 @@ fn packings(stats: &Value) -> u64 {
 }
 
 /// Bytes that the VMM's files without names take on the disk.
-fn on_disk(place: &Place) -> u64 {
-    let fds = std::fs::read_dir(format!("/proc/{}/fd", place.processes()[1])).unwrap().flatten();
+fn on_disk(sandbox: &TestSandbox) -> u64 {
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", sandbox.processes()[1])).unwrap().flatten();
     let files =
-        fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|name| name.starts_with(&place.swap)));
+        fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|name| name.starts_with(&sandbox.swap)));
     files.map(|fd| std::fs::metadata(fd.path()).unwrap().blocks() * 512).sum()
 }
 
-fn is_whole(place: &mut Place) {
-    let _ = place.run(&["wake", "s"]);
-    let front = place.front.as_mut().unwrap();
+fn is_whole(sandbox: &mut TestSandbox) {
+    let _ = sandbox.run(&["wake", "s"]);
+    let front = sandbox.front.as_mut().unwrap();
     front.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
     assert_eq!(next_line(front), "whole\n");
 }
 
 /// Closes its standard input, after which it ends.
-fn ends(mut place: Place) {
-    drop(place.front.as_mut().unwrap().stdin.take());
-    let (code, out, err) = place.end();
+fn ends(mut sandbox: TestSandbox) {
+    drop(sandbox.front.as_mut().unwrap().stdin.take());
+    let (code, out, err) = sandbox.end();
     assert!(code == Some(0), "{code:?} {out:?} {err:?}");
 }
 
 #[test]
 fn what_was_packed_comes_back() {
     for codec in ["lz4", "zstd:3", "deflate-fixed", "deflate-dynamic", "deflate-canned"] {
-        let mut place = Place::new();
-        start(&mut place, &["--codec", codec], &[]);
+        let mut sandbox = TestSandbox::new();
+        start(&mut sandbox, &["--codec", codec], &[]);
         for turn in 1..4 {
-            place.order(&["hibernate"]);
-            let stats = until(&place, |stats| packings(stats) == turn);
+            sandbox.order(&["hibernate"]);
+            let stats = until(&sandbox, |stats| packings(stats) == turn);
             assert_eq!(stats["codec"], codec);
             assert_eq!((of_home(&stats, "swap_file_bytes"), of_home(&stats, "reap_file_bytes")), (0, 0));
             assert!(of_home(&stats, "packed_output_bytes") < of_home(&stats, "packed_input_bytes") / 2);
             // What the figures say is what the disk has, to a few blocks.
-            assert!(on_disk(&place) <= of_home(&stats, "packed_file_bytes") + (1 << 20), "{stats}");
-            is_whole(&mut place);
+            assert!(on_disk(&sandbox) <= of_home(&stats, "packed_file_bytes") + (1 << 20), "{stats}");
+            is_whole(&mut sandbox);
         }
-        ends(place);
+        ends(sandbox);
     }
 }
 
@@ -96,17 +96,17 @@ fn an_accelerator_packs() {
         ("lies", "iaa_bad_checksums"),
         ("hangs:100", "iaa_hung"),
     ] {
-        let mut place = Place::new();
-        start(&mut place, &["--codec", "iaa"], &[("DORMOUSE_IAA", device)]);
+        let mut sandbox = TestSandbox::new();
+        start(&mut sandbox, &["--codec", "iaa"], &[("DORMOUSE_IAA", device)]);
         let mut jobs = 0;
         for turn in 1..3 {
-            place.order(&["hibernate"]);
-            let stats = until(&place, |stats| packings(stats) == turn);
+            sandbox.order(&["hibernate"]);
+            let stats = until(&sandbox, |stats| packings(stats) == turn);
             assert_eq!(stats["codec"], "iaa");
             assert_eq!((of_home(&stats, "swap_file_bytes"), of_home(&stats, "reap_file_bytes")), (0, 0));
             assert!(of_home(&stats, "packed_output_bytes") < of_home(&stats, "packed_input_bytes") / 2);
-            is_whole(&mut place);
-            let stats = place.order(&["stats"]);
+            is_whole(&mut sandbox);
+            let stats = sandbox.order(&["stats"]);
             let by_software = of_home(&stats, "iaa_by_software");
             assert!(of_home(&stats, "iaa_jobs") > jobs || device == "hangs:100", "{device}: {stats}");
             assert!(of_home(&stats, "iaa_most_in_flight") > 1 || device == "full", "{device}: {stats}");
@@ -119,19 +119,19 @@ fn an_accelerator_packs() {
             }
             jobs = of_home(&stats, "iaa_jobs");
         }
-        ends(place);
+        ends(sandbox);
     }
 }
 
 #[test]
 fn an_accelerator_that_is_not_there_is_told() {
-    let mut place = Place::new();
-    let doctor: Value = serde_json::from_slice(&place.run(&["doctor", "--json"]).stdout).unwrap();
+    let mut sandbox = TestSandbox::new();
+    let doctor: Value = serde_json::from_slice(&sandbox.run(&["doctor", "--json"]).stdout).unwrap();
     if doctor["iaa"]["ok"] == true {
-        start(&mut place, &["--codec", "iaa"], &[]);
-        return ends(place);
+        start(&mut sandbox, &["--codec", "iaa"], &[]);
+        return ends(sandbox);
     }
-    let output = place.run(&["do", "--codec", "iaa", "--", "true"]);
+    let output = sandbox.run(&["do", "--codec", "iaa", "--", "true"]);
     let text = String::from_utf8_lossy(&output.stderr);
     let why = doctor["iaa"]["detail"].as_str().unwrap();
     assert_eq!(output.status.code(), Some(125));
@@ -140,10 +140,10 @@ fn an_accelerator_that_is_not_there_is_told() {
 
 #[test]
 fn who_reads_events_is_told_what_packing_came_to() {
-    let mut place = Place::new();
-    start(&mut place, &["--codec", "zstd"], &[]);
-    let mut events = Events::of(&place);
-    place.order(&["hibernate"]);
+    let mut sandbox = TestSandbox::new();
+    start(&mut sandbox, &["--codec", "zstd"], &[]);
+    let mut events = Events::of(&sandbox);
+    sandbox.order(&["hibernate"]);
     let told = events.until(|event| event["packed"].is_object()).pop().unwrap();
     let packed = |name: &str| told["packed"][name].as_u64().unwrap();
     assert_eq!(
@@ -152,59 +152,59 @@ fn who_reads_events_is_told_what_packing_came_to() {
     );
     assert!(packed("output_bytes") > 0 && packed("output_bytes") < packed("input_bytes") / 2, "{told}");
     assert!(packed("pack_us") > 0 && packed("pack_cpu_us") > 0, "{told}");
-    let stats = place.order(&["stats"]);
+    let stats = sandbox.order(&["stats"]);
     assert_eq!(of_home(&stats, "packed_output_bytes"), packed("output_bytes"));
     // All was read that was packed, and written packed.
     assert!(of_home(&stats, "pack_read_bytes") >= packed("input_bytes"), "{stats}");
     assert!(of_home(&stats, "pack_written_bytes") >= packed("output_bytes"), "{stats}");
-    is_whole(&mut place);
-    ends(place);
+    is_whole(&mut sandbox);
+    ends(sandbox);
 }
 
 #[test]
 fn a_wake_ends_packing() {
-    let mut place = Place::new();
-    start(&mut place, &["--codec", "zstd:9"], &[]);
+    let mut sandbox = TestSandbox::new();
+    start(&mut sandbox, &["--codec", "zstd:9"], &[]);
     for turn in 0..10 {
-        place.order(&["hibernate"]);
+        sandbox.order(&["hibernate"]);
         sleep(Duration::from_millis(turn * 20));
-        is_whole(&mut place);
+        is_whole(&mut sandbox);
     }
-    place.order(&["hibernate"]);
-    until(&place, |stats| packings(stats) > 0);
-    is_whole(&mut place);
-    ends(place);
+    sandbox.order(&["hibernate"]);
+    until(&sandbox, |stats| packings(stats) > 0);
+    is_whole(&mut sandbox);
+    ends(sandbox);
 }
 
 #[test]
 fn sandboxes_take_turns() {
-    let mut place = Place::new();
-    start(&mut place, &["--codec", "lz4"], &[]);
-    let turn = std::fs::File::open(place.swap.join(".packing")).unwrap();
+    let mut sandbox = TestSandbox::new();
+    start(&mut sandbox, &["--codec", "lz4"], &[]);
+    let turn = std::fs::File::open(sandbox.swap.join(".packing")).unwrap();
     turn.lock().unwrap();
-    place.order(&["hibernate"]);
+    sandbox.order(&["hibernate"]);
     sleep(Duration::from_millis(500));
-    let stats = place.order(&["stats"]);
+    let stats = sandbox.order(&["stats"]);
     assert_eq!((packings(&stats), of_home(&stats, "pack_us")), (0, 0));
     turn.unlock().unwrap();
-    until(&place, |stats| packings(stats) == 1);
+    until(&sandbox, |stats| packings(stats) == 1);
     // The turn is given back.
     turn.lock().unwrap();
-    is_whole(&mut place);
-    ends(place);
+    is_whole(&mut sandbox);
+    ends(sandbox);
 }
 
 #[test]
 fn a_sealed_home_says_nothing() {
-    let mut place = Place::new();
-    start(&mut place, &["--encrypt", "on", "--codec", "lz4"], &[]);
+    let mut sandbox = TestSandbox::new();
+    start(&mut sandbox, &["--encrypt", "on", "--codec", "lz4"], &[]);
     for turn in 1..3 {
-        place.order(&["hibernate"]);
-        let look = |place: &Place| {
-            let fds = std::fs::read_dir(format!("/proc/{}/fd", place.processes()[1])).unwrap().flatten();
+        sandbox.order(&["hibernate"]);
+        let look = |sandbox: &TestSandbox| {
+            let fds = std::fs::read_dir(format!("/proc/{}/fd", sandbox.processes()[1])).unwrap().flatten();
             let mut read = 0;
             for fd in
-                fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(&place.swap)))
+                fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(&sandbox.swap)))
             {
                 let content = std::fs::read(fd.path()).unwrap_or_default();
                 assert!(!content.windows(12).any(|part| part == b"the dormouse" || part == b" hollow tree"));
@@ -212,38 +212,38 @@ fn a_sealed_home_says_nothing() {
             }
             assert!(read > 1 << 20, "{read} bytes");
         };
-        look(&place);
-        until(&place, |stats| packings(stats) == turn);
-        look(&place);
-        is_whole(&mut place);
+        look(&sandbox);
+        until(&sandbox, |stats| packings(stats) == turn);
+        look(&sandbox);
+        is_whole(&mut sandbox);
     }
-    ends(place);
+    ends(sandbox);
 }
 
 #[test]
 fn the_limit_counts_packed_bytes() {
-    let mut place = Place::new();
-    start(&mut place, &["--codec", "zstd", "--swap-limit", "12M"], &[]);
-    let done = place.order(&["hibernate"]);
+    let mut sandbox = TestSandbox::new();
+    start(&mut sandbox, &["--codec", "zstd", "--swap-limit", "12M"], &[]);
+    let done = sandbox.order(&["hibernate"]);
     assert_eq!((&done["swap_bytes"], &done["reap_bytes"]), (&0.into(), &0.into()));
     assert!(done["packed_bytes"].as_u64().unwrap() <= 12 << 20);
-    is_whole(&mut place);
-    ends(place);
-    let mut place = Place::new();
-    start(&mut place, &["--codec", "none", "--swap-limit", "12M"], &[]);
-    place.refuses(&["hibernate"], "the swap limit of 12582912 bytes is reached; the sandbox stays warm");
-    is_whole(&mut place);
-    ends(place);
+    is_whole(&mut sandbox);
+    ends(sandbox);
+    let mut sandbox = TestSandbox::new();
+    start(&mut sandbox, &["--codec", "none", "--swap-limit", "12M"], &[]);
+    sandbox.refuses(&["hibernate"], "the swap limit of 12582912 bytes is reached; the sandbox stays warm");
+    is_whole(&mut sandbox);
+    ends(sandbox);
 }
 
 /// Whatever the disk does while pages are packed, they stay where they were.
 #[test]
 fn a_disk_that_fails_packing_changes_nothing() {
     for fault in ["write:packed", "write:packed:3", "full:packed:2", "short-write:packed"] {
-        let mut place = Place::new();
-        start(&mut place, &["--codec", "deflate-canned"], &[("DORMOUSE_SWAP_FAULT", fault)]);
-        let mut events = Events::of(&place);
-        place.order(&["hibernate"]);
+        let mut sandbox = TestSandbox::new();
+        start(&mut sandbox, &["--codec", "deflate-canned"], &[("DORMOUSE_SWAP_FAULT", fault)]);
+        let mut events = Events::of(&sandbox);
+        sandbox.order(&["hibernate"]);
         let is_told = |event: &Value| event["packed"].is_object() || event["error"].is_string();
         let told = events.until(is_told).pop().unwrap();
         let fails = !fault.starts_with("short");
@@ -253,10 +253,10 @@ fn a_disk_that_fails_packing_changes_nothing() {
             why.starts_with("its pages cannot be packed: cannot write pages to the packed file"),
             "{told}"
         );
-        let stats = until(&place, |stats| packings(stats) + of_home(stats, "packings_cancelled") > 0);
+        let stats = until(&sandbox, |stats| packings(stats) + of_home(stats, "packings_cancelled") > 0);
         assert_eq!(packings(&stats), u64::from(!fails), "{stats}");
-        is_whole(&mut place);
-        ends(place);
+        is_whole(&mut sandbox);
+        ends(sandbox);
     }
 }
 
@@ -268,39 +268,39 @@ fn a_disk_that_fails_unpacking_is_told() {
         ("flip:packed", ["--encrypt", "off"], "from the packed file damaged"),
         ("flip:packed", ["--encrypt", "on"], "its seal is broken"),
     ] {
-        let mut place = Place::new();
+        let mut sandbox = TestSandbox::new();
         let options = [&["--codec", "zstd"][..], &options].concat();
-        start(&mut place, &options, &[("DORMOUSE_SWAP_FAULT", fault)]);
-        place.order(&["hibernate"]);
+        start(&mut sandbox, &options, &[("DORMOUSE_SWAP_FAULT", fault)]);
+        sandbox.order(&["hibernate"]);
         if options[3] == "off" {
-            until(&place, |stats| packings(stats) == 1);
+            until(&sandbox, |stats| packings(stats) == 1);
         }
-        let _ = place.run(&["wake", "s"]);
+        let _ = sandbox.run(&["wake", "s"]);
         // It may have met the loss by then.
-        let _ = place.front.as_mut().unwrap().stdin.as_mut().unwrap().write_all(b"go on\n");
-        let (code, out, err) = place.end();
+        let _ = sandbox.front.as_mut().unwrap().stdin.as_mut().unwrap().write_all(b"go on\n");
+        let (code, out, err) = sandbox.end();
         assert_eq!(code, Some(125), "{out} {err}");
         assert!(err.contains("cannot bring its memory back") && err.contains(words), "{err}");
         assert_eq!(err.trim_end().lines().count(), 1, "{err}");
     }
-    let mut place = Place::new();
-    start(&mut place, &["--codec", "zstd"], &[("DORMOUSE_SWAP_FAULT", "short-read:packed")]);
-    place.order(&["hibernate"]);
-    until(&place, |stats| packings(stats) == 1);
-    is_whole(&mut place);
-    ends(place);
+    let mut sandbox = TestSandbox::new();
+    start(&mut sandbox, &["--codec", "zstd"], &[("DORMOUSE_SWAP_FAULT", "short-read:packed")]);
+    sandbox.order(&["hibernate"]);
+    until(&sandbox, |stats| packings(stats) == 1);
+    is_whole(&mut sandbox);
+    ends(sandbox);
 }
 
 #[test]
 fn bad_words_are_refused() {
-    let place = Place::new();
+    let sandbox = TestSandbox::new();
     for (options, words) in [
         (["--codec", "snappy"], "cannot use the codec"),
         (["--codec", "zstd:99"], "not a number from 1 to 19"),
         (["--settle", "soon"], "--settle"),
         (["--encrypt", "maybe"], "--encrypt"),
     ] {
-        let output = place.run(&[&["do"], &options[..], &["--", "true"]].concat());
+        let output = sandbox.run(&[&["do"], &options[..], &["--", "true"]].concat());
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && text.contains(words), "{text}");
     }

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use sleeper::Place;
+use sleeper::TestSandbox;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -26,14 +26,14 @@ while True:
 ";
 
 /// A server in sandbox `s`, its port, and the pid in its pid file.
-fn start(place: &mut Place) -> (u16, i32) {
+fn start(sandbox: &mut TestSandbox) -> (u16, i32) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let pid_file = place.dir.join("pid");
+    let pid_file = sandbox.dir.join("pid");
     let options = ["--pid-file", pid_file.to_str().unwrap()];
-    place.start(&options, &[], &["python3", "-u", "-c", SERVER, &port.to_string()]);
+    sandbox.start(&options, &[], &["python3", "-u", "-c", SERVER, &port.to_string()]);
     let pid: i32 = fs::read_to_string(pid_file).unwrap().parse().unwrap();
-    assert_eq!(place.state()["pid"].as_i64(), Some(pid.into()));
-    assert!(place.processes()[2..].contains(&pid.cast_unsigned()), "it is a process of the sandbox's");
+    assert_eq!(sandbox.state()["pid"].as_i64(), Some(pid.into()));
+    assert!(sandbox.processes()[2..].contains(&pid.cast_unsigned()), "it is a process of the sandbox's");
     (port, pid)
 }
 
@@ -64,54 +64,57 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
 
 #[test]
 fn it_stands_for_the_sandbox() {
-    let mut place = Place::new();
-    let (port, pid) = start(&mut place);
+    let mut sandbox = TestSandbox::new();
+    let (port, pid) = start(&mut sandbox);
     assert_eq!(ask(port), "1\n");
     signal(pid, libc::SIGSTOP);
-    place.becomes("hibernated");
+    sandbox.becomes("hibernated");
     wait_for("the leash is stopped", || condition(pid) == Some('T'));
     assert_eq!(ask(port), "2\n");
-    place.wakes();
+    sandbox.wakes();
     wait_for("a request continues the leash", || condition(pid) == Some('S'));
     signal(pid, libc::SIGSTOP);
-    place.becomes("hibernated");
+    sandbox.becomes("hibernated");
     signal(pid, libc::SIGCONT);
-    place.wakes();
-    place.order(&["hibernate"]);
+    sandbox.wakes();
+    sandbox.order(&["hibernate"]);
     wait_for("an order stops the leash", || condition(pid) == Some('T'));
-    place.order(&["wake"]);
+    sandbox.order(&["wake"]);
     wait_for("an order continues the leash", || condition(pid) == Some('S'));
     signal(pid, libc::SIGTERM);
-    assert_eq!(place.end().0, Some(5));
+    assert_eq!(sandbox.end().0, Some(5));
     assert_eq!(condition(pid), None, "the leash goes with the sandbox");
 }
 
 #[test]
 fn a_front_end_that_is_stopped_stops_alone() {
-    let mut place = Place::new();
-    let (port, pid) = start(&mut place);
-    let front = place.processes()[0].cast_signed();
+    let mut sandbox = TestSandbox::new();
+    let (port, pid) = start(&mut sandbox);
+    let front = sandbox.processes()[0].cast_signed();
     signal(front, libc::SIGSTOP);
     wait_for("the front end is stopped", || condition(front) == Some('T'));
     assert_eq!(ask(port), "1\n");
     assert_eq!(condition(pid), Some('S'));
     // The sandbox hibernates and wakes meanwhile.
     signal(pid, libc::SIGSTOP);
-    place.becomes("hibernated");
+    sandbox.becomes("hibernated");
     assert_eq!(ask(port), "2\n");
-    place.wakes();
+    sandbox.wakes();
     signal(front, libc::SIGCONT);
     signal(front, libc::SIGTERM);
-    assert_eq!(place.end().0, Some(5));
+    assert_eq!(sandbox.end().0, Some(5));
 }
 
 #[test]
 fn the_sandbox_ends_when_it_is_killed() {
-    let mut place = Place::new();
-    let (_, pid) = start(&mut place);
+    let mut sandbox = TestSandbox::new();
+    let (_, pid) = start(&mut sandbox);
     signal(pid, libc::SIGKILL);
-    assert_eq!(place.end().0, Some(137));
-    assert_eq!(fs::read_dir(place.dir.join("layers")).unwrap().flatten().filter(is_of_a_sandbox).count(), 0);
+    assert_eq!(sandbox.end().0, Some(137));
+    assert_eq!(
+        fs::read_dir(sandbox.dir.join("layers")).unwrap().flatten().filter(is_of_a_sandbox).count(),
+        0
+    );
 }
 
 fn is_of_a_sandbox(entry: &fs::DirEntry) -> bool {
@@ -120,11 +123,11 @@ fn is_of_a_sandbox(entry: &fs::DirEntry) -> bool {
 
 #[test]
 fn a_file_that_cannot_be_written_is_said_before_anything_runs() {
-    let place = Place::new();
-    let file = place.dir.join("nowhere/pid");
-    let mark = place.dir.join("mark");
-    let volume = format!("{0}:{0}", place.dir.display());
-    let output = place.run(&[
+    let sandbox = TestSandbox::new();
+    let file = sandbox.dir.join("nowhere/pid");
+    let mark = sandbox.dir.join("mark");
+    let volume = format!("{0}:{0}", sandbox.dir.display());
+    let output = sandbox.run(&[
         "do",
         "--id",
         "s",
@@ -143,7 +146,7 @@ fn a_file_that_cannot_be_written_is_said_before_anything_runs() {
         "{text}"
     );
     assert!(!mark.exists());
-    assert!(!place.run(&["state", "s"]).status.success());
-    let output = place.run(&["do", "--id", "s", "--", "true"]);
+    assert!(!sandbox.run(&["state", "s"]).status.success());
+    let output = sandbox.run(&["do", "--id", "s", "--", "true"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }

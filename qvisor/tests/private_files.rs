@@ -5,15 +5,15 @@ mod sleeper;
 use std::fs;
 use std::io::Write;
 
-use sleeper::Place;
+use sleeper::TestSandbox;
 
 /// Larger than the sandbox's memory, and each page another one.
 const PAGES: u32 = 40_000;
 
 #[test]
 fn a_file_larger_than_memory_is_mapped_and_changed_privately() {
-    let mut place = Place::new();
-    let volume = place.dir.join("volume");
+    let mut sandbox = TestSandbox::new();
+    let volume = sandbox.dir.join("volume");
     fs::create_dir(&volume).unwrap();
     let mut file = std::io::BufWriter::new(fs::File::create(volume.join("big")).unwrap());
     let mut page = [0x5a; 4096];
@@ -45,17 +45,17 @@ os.lseek(file, 0, 0)
 assert os.read(file, 4) == bytes(4)
 print('ok', len(filled))";
     let options = ["--memory", "128M", "--volume", &format!("{}:/v", volume.display())];
-    place.start(&options, &[], &["python3", "-u", "-c", program]);
-    place.ends_well();
+    sandbox.start(&options, &[], &["python3", "-u", "-c", program]);
+    sandbox.ends_well();
 }
 
 /// Copies stay after the last mapping of a file, but are never taken for what the file is not any more.
 #[test]
 fn what_is_kept_of_a_file_is_what_it_is() {
-    let mut place = Place::new();
-    let volume = place.dir.join("volume");
+    let mut sandbox = TestSandbox::new();
+    let volume = sandbox.dir.join("volume");
     fs::create_dir(&volume).unwrap();
-    let lower = place.dir.join("lower");
+    let lower = sandbox.dir.join("lower");
     fs::write(&lower, [b'a'; 16 * 4096]).unwrap();
     fs::write(volume.join("cut"), [b'a'; 16 * 4096]).unwrap();
     // Only what has not changed just now is kept.
@@ -102,8 +102,8 @@ if child == 0:
 assert os.waitpid(child, 0)[1] & 127 == signal.SIGBUS
 print('ok')";
     let options = ["--disk", "100M", "--volume", &format!("{}:/v", volume.display())];
-    place.start(&options, &[], &["python3", "-c", program, lower.to_str().unwrap()]);
+    sandbox.start(&options, &[], &["python3", "-c", program, lower.to_str().unwrap()]);
     fs::OpenOptions::new().write(true).open(volume.join("cut")).unwrap().set_len(4096).unwrap();
-    place.says_line();
-    place.ends_well();
+    sandbox.says_line();
+    sandbox.ends_well();
 }

@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sleeper::{Events, PATIENCE, Place, next_line};
+use sleeper::{Events, PATIENCE, TestSandbox, next_line};
 
 /// How often the programs' timers are due, and how long before a deadline must have been set.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -29,9 +29,9 @@ fn is_timer_wake(event: &Value) -> bool {
 
 /// Starts a program that says `ready`, and then a line each time its timer is due; it wakes the sandbox for at least three.
 fn wakes_for(options: &[&str], program: &[&str], name: &str, kind: &str) {
-    let mut place = Place::new();
-    place.start(options, &[], program);
-    let mut events = Events::of(&place);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(options, &[], program);
+    let mut events = Events::of(&sandbox);
     for _ in 0..3 {
         // On a busy host it may have been asleep before it was done, and woken to go on.
         let is_its = |event: &Value| is_timer_wake(event) && event["timer"]["kind"] != "unfinished";
@@ -44,12 +44,12 @@ fn wakes_for(options: &[&str], program: &[&str], name: &str, kind: &str) {
             "{last}"
         );
         assert!(timer["ahead_us"].as_u64() >= Some(900_000), "{last}");
-        assert_eq!(next_line(place.front.as_mut().unwrap()), "due\n");
+        assert_eq!(next_line(sandbox.front.as_mut().unwrap()), "due\n");
     }
-    let stats = place.order(&["stats"]);
+    let stats = sandbox.order(&["stats"]);
     assert!(stats["timer_wakes"].as_u64() >= Some(3), "{stats}");
     assert!(stats["wakes"].as_u64() >= stats["timer_wakes"].as_u64());
-    let why = place.order(&["why"]);
+    let why = sandbox.order(&["why"]);
     let woken = &why["woken_by"];
     assert!(
         woken["pid"].as_u64() > Some(0) || woken["request"] != "timer" || woken["wait"] == "unfinished",
@@ -58,9 +58,9 @@ fn wakes_for(options: &[&str], program: &[&str], name: &str, kind: &str) {
     let last = &stats["last_timer_wake"];
     assert!(last["kind"] == "unfinished" || last["process"].as_str().unwrap().starts_with(name), "{stats}");
     // It goes back to sleep, and is not kept awake for the whole of a long idle time.
-    place.becomes("hibernated");
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+    sandbox.becomes("hibernated");
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 #[test]
@@ -147,7 +147,7 @@ class Due {
         System.out.println(\"ready\");
     }
 }";
-    let dir = Place::new();
+    let dir = TestSandbox::new();
     let source = dir.dir.join("Due.java");
     fs::write(&source, java).unwrap();
     let is_there = |program: &str| std::process::Command::new(program).arg("--version").output().is_ok();
@@ -163,17 +163,17 @@ class Due {
 
 /// Sleeps after its idle time, and never by itself wakes; what a request finds then.
 fn sleeps_on(options: &[&str], program: &str) {
-    let mut place = Place::new();
-    place.start(options, &[], &["sh", "-c", program]);
-    place.becomes("hibernated");
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(options, &[], &["sh", "-c", program]);
+    sandbox.becomes("hibernated");
     sleep(2 * PERIOD);
-    assert_eq!(place.status(), "hibernated", "{options:?}");
-    assert_eq!(place.order(&["stats"])["timer_wakes"], 0);
+    assert_eq!(sandbox.status(), "hibernated", "{options:?}");
+    assert_eq!(sandbox.order(&["stats"])["timer_wakes"], 0);
     // What was due meanwhile is due once it goes on.
-    place.order(&["wake"]);
-    assert_eq!(next_line(place.front.as_mut().unwrap()), "due\n");
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+    sandbox.order(&["wake"]);
+    assert_eq!(next_line(sandbox.front.as_mut().unwrap()), "due\n");
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 #[test]
@@ -187,48 +187,52 @@ fn timers_wake_nobody_unless_told_to() {
 
 #[test]
 fn an_order_to_hibernate_ends_with_the_timer_and_one_that_is_due_by_then_wakes_at_once() {
-    let mut place = Place::new();
-    place.start(&["--timers", "wake:1s"], &[], &["sh", "-c", "echo ready; while sleep 2; do echo due; done"]);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(
+        &["--timers", "wake:1s"],
+        &[],
+        &["sh", "-c", "echo ready; while sleep 2; do echo due; done"],
+    );
     for _ in 0..3 {
         // In the middle of a wait, wherever that is.
-        if place.hibernates_unless_woken() {
-            place.wakes();
+        if sandbox.hibernates_unless_woken() {
+            sandbox.wakes();
         }
-        assert_eq!(next_line(place.front.as_mut().unwrap()), "due\n");
+        assert_eq!(next_line(sandbox.front.as_mut().unwrap()), "due\n");
     }
     // Without an idle time it stays awake.
     sleep(Duration::from_millis(1500));
-    assert_eq!(place.status(), "running");
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+    assert_eq!(sandbox.status(), "running");
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 #[test]
 fn a_job_that_waits_in_its_middle_is_not_put_to_sleep_there() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let options = ["--timers", "wake:2s", "--idle-timeout", "8s"];
     // The halves of a job are apart by less than what wakes, and more than the moment in which a sandbox goes back to sleep.
     let program = "echo ready; while sleep 4; do echo one; sleep 1.2; echo two; done";
-    place.start(&options, &[], &["sh", "-c", program]);
-    let front = place.front.as_mut().unwrap();
+    sandbox.start(&options, &[], &["sh", "-c", program]);
+    let front = sandbox.front.as_mut().unwrap();
     assert_eq!((next_line(front), next_line(front)), ("one\n".into(), "two\n".into()));
-    place.order(&["hibernate"]);
-    let mut events = Events::of(&place);
+    sandbox.order(&["hibernate"]);
+    let mut events = Events::of(&sandbox);
     assert!(is_timer_wake(events.until(is_timer_wake).last().unwrap()));
-    let front = place.front.as_mut().unwrap();
+    let front = sandbox.front.as_mut().unwrap();
     assert_eq!(next_line(front), "one\n");
     let half = Instant::now();
     let told = events.until(|event| event["to"] == "hibernated");
-    assert_eq!(next_line(place.front.as_mut().unwrap()), "two\n");
+    assert_eq!(next_line(sandbox.front.as_mut().unwrap()), "two\n");
     assert_eq!(told.last().unwrap()["cause"], "idle-timeout", "{told:?}");
     assert!(half.elapsed() >= Duration::from_millis(900), "it slept in the middle: {told:?}");
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 #[test]
 fn a_server_with_a_job_answers_and_sleeps_and_is_on_time() {
-    let mut place = Place::new();
+    let mut sandbox = TestSandbox::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let program = format!(
         "
@@ -245,9 +249,9 @@ while True:
         due += 3
         print('due', flush=True)"
     );
-    place.start(&["--timers", "wake:2s", "--idle-timeout", "300ms"], &[], &["python3", "-c", &program]);
+    sandbox.start(&["--timers", "wake:2s", "--idle-timeout", "300ms"], &[], &["python3", "-c", &program]);
     for _ in 0..3 {
-        assert_eq!(next_line(place.front.as_mut().unwrap()), "due\n");
+        assert_eq!(next_line(sandbox.front.as_mut().unwrap()), "due\n");
         // The request leaves less of the wait than what wakes; the deadline was set long before all the same.
         sleep(Duration::from_millis(1500));
         let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -255,9 +259,9 @@ while True:
         client.write_all(b"x").unwrap();
         client.read_exact(&mut [0]).unwrap();
     }
-    assert!(place.order(&["stats"])["timer_wakes"].as_u64() >= Some(1));
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+    assert!(sandbox.order(&["stats"])["timer_wakes"].as_u64() >= Some(1));
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 #[test]
@@ -270,10 +274,10 @@ while True:
     time.sleep(1)
     if os.fork() == 0: os._exit(0)
     os.wait()";
-    let mut idle = Place::new();
+    let mut idle = TestSandbox::new();
     idle.start(&WAKE, &[], &["python3", "-c", launcher]);
     let start = Instant::now();
-    let wakes = |place: &Place| place.order(&["stats"])["timer_wakes"].as_u64().unwrap();
+    let wakes = |sandbox: &TestSandbox| sandbox.order(&["stats"])["timer_wakes"].as_u64().unwrap();
     while wakes(&idle) < 3 {
         assert!(start.elapsed() < PATIENCE, "it does not wake");
         sleep(Duration::from_millis(50));
@@ -284,7 +288,7 @@ while True:
     idle.kill("KILL");
     assert_eq!(idle.end().0, Some(137));
 
-    let mut busy = Place::new();
+    let mut busy = TestSandbox::new();
     busy.start(&WAKE, &[], &["sh", "-c", "echo ready; while sleep 2; do echo due; done"]);
     let start = Instant::now();
     while wakes(&busy) < 6 {
@@ -310,10 +314,10 @@ fn clock_offset_us() -> u64 {
 fn it_wakes_at_multiples_of_a_time_together_with_others_and_no_more_often() {
     let options = ["--timers", "coalesce:4s", "--idle-timeout", "300ms"];
     let program = "echo ready; for wait in 4.1 4.3 4.6; do while sleep $wait; do echo due; done & done; wait";
-    let mut places = [Place::new(), Place::new()];
-    places.iter_mut().for_each(|place| place.start(&options, &[], &["sh", "-c", program]));
-    for place in &places {
-        let mut events = Events::of(place);
+    let mut sandboxes = [TestSandbox::new(), TestSandbox::new()];
+    sandboxes.iter_mut().for_each(|sandbox| sandbox.start(&options, &[], &["sh", "-c", program]));
+    for sandbox in &sandboxes {
+        let mut events = Events::of(sandbox);
         let mut last = None;
         for _ in 0..2 {
             let told = events.until(is_timer_wake);
@@ -327,34 +331,34 @@ fn it_wakes_at_multiples_of_a_time_together_with_others_and_no_more_often() {
             }
         }
     }
-    for place in &mut places {
-        place.kill("KILL");
-        assert_eq!(place.end().0, Some(137));
+    for sandbox in &mut sandboxes {
+        sandbox.kill("KILL");
+        assert_eq!(sandbox.end().0, Some(137));
     }
 }
 
 #[test]
 fn a_sandbox_that_waits_for_a_timer_takes_no_processor_time() {
-    let mut place = Place::new();
-    place.start(&["--timers", "wake"], &[], &["sh", "-c", "echo ready; exec sleep 3600"]);
-    place.order(&["hibernate"]);
+    let mut sandbox = TestSandbox::new();
+    sandbox.start(&["--timers", "wake"], &[], &["sh", "-c", "echo ready; exec sleep 3600"]);
+    sandbox.order(&["hibernate"]);
     let ticks = || -> u64 {
         let of = |pid: &u32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
             fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>()
         };
-        place.processes().iter().map(of).sum()
+        sandbox.processes().iter().map(of).sum()
     };
     assert_eq!(sleeper::quiet_window(Duration::from_secs(2), 0, ticks), 0);
-    assert_eq!(place.status(), "hibernated");
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
+    assert_eq!(sandbox.status(), "hibernated");
+    sandbox.kill("KILL");
+    assert_eq!(sandbox.end().0, Some(137));
 }
 
 #[test]
 fn values_that_are_none_are_refused() {
-    let place = Place::new();
+    let sandbox = TestSandbox::new();
     for (value, words) in [
         ("nap", "expected sleep, wake, wake:TIME or coalesce:TIME"),
         ("sleep:1s", "expected sleep, wake, wake:TIME or coalesce:TIME"),
@@ -363,7 +367,7 @@ fn values_that_are_none_are_refused() {
         ("coalesce:25h", "at least 1s and at most 24h"),
         ("wake:5", "expected a time"),
     ] {
-        let output = place.run(&["do", "--timers", value, "--", "true"]);
+        let output = sandbox.run(&["do", "--timers", value, "--", "true"]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(125), "{error}");
         assert!(error.contains(value) && error.contains(words), "{error}");

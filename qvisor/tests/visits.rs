@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use sleeper::{Events, Place};
+use sleeper::{Events, TestSandbox};
 
 /// Who is ignored, and somebody else.
 const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -40,20 +40,20 @@ while True:
 
 /// A server in a sandbox that ignores `NODE`.
 struct Server {
-    place: Place,
+    sandbox: TestSandbox,
     tcp: u16,
     udp: u16,
 }
 
 impl Server {
     fn new(idle_timeout: &str) -> Self {
-        let mut place = Place::new();
+        let mut sandbox = TestSandbox::new();
         let options = ["--idle-timeout", idle_timeout, "--idle-ignores", "fd00::/8,127.0.0.1/32"];
-        place.start(&options, &[], &["python3", "-u", "-c", SERVER]);
-        let line = sleeper::next_line(place.front.as_mut().unwrap());
+        sandbox.start(&options, &[], &["python3", "-u", "-c", SERVER]);
+        let line = sleeper::next_line(sandbox.front.as_mut().unwrap());
         let mut ports = line.split_whitespace().map(|port| port.parse().unwrap());
         let (tcp, udp) = (ports.next().unwrap(), ports.next().unwrap());
-        Self { place, tcp, udp }
+        Self { sandbox, tcp, udp }
     }
 
     /// A connection from an address.
@@ -86,18 +86,18 @@ connection.recv(100)";
     }
 
     fn hibernate(&self) {
-        self.place.order(&["hibernate"]);
+        self.sandbox.order(&["hibernate"]);
     }
 
     /// It is awake, and will be.
     fn stays_awake(&self) {
         sleep(A_WHILE);
-        assert_ne!(self.place.sandbox_state(), "hibernated");
+        assert_ne!(self.sandbox.sandbox_state(), "hibernated");
     }
 
     /// Visits it while it sleeps: it wakes, and then sleeps again by itself.
     fn wakes_and_sleeps(&self, visit: impl FnOnce()) {
-        let mut events = Events::of(&self.place);
+        let mut events = Events::of(&self.sandbox);
         visit();
         let said = |event: &serde_json::Value| (event["to"].clone(), event["cause"].clone());
         let told = events.until(|event| {
@@ -113,8 +113,8 @@ connection.recv(100)";
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.place.kill("KILL");
-        let code = self.place.end().0;
+        self.sandbox.kill("KILL");
+        let code = self.sandbox.end().0;
         if !std::thread::panicking() {
             assert_eq!(code, Some(137));
         }
@@ -159,7 +159,7 @@ fn whoever_is_ignored_is_answered_and_keeps_nobody_awake() {
     let new = server.connect(NODE);
     server.stays_awake();
     new.close();
-    server.place.becomes("hibernated");
+    server.sandbox.becomes("hibernated");
     old.close();
 }
 
@@ -175,8 +175,8 @@ fn anybody_else_restarts_the_time() {
             server.send(NODE);
             other.close();
         }),
-        ("exec", &|| assert!(server.place.run(&["exec", "s", "true"]).status.success())),
-        ("order", &|| drop(server.place.order(&["wake"]))),
+        ("exec", &|| assert!(server.sandbox.run(&["exec", "s", "true"]).status.success())),
+        ("order", &|| drop(server.sandbox.order(&["wake"]))),
     ];
     for (what, visit) in visits {
         server.hibernate();
@@ -212,18 +212,18 @@ fn one_that_is_probed_all_the_time_sleeps_between() {
             }
         });
         for _ in 0..3 {
-            server.place.becomes("hibernated");
-            server.place.wakes();
+            server.sandbox.becomes("hibernated");
+            server.sandbox.wakes();
         }
         done.store(true, Ordering::Relaxed);
     });
-    server.place.becomes("hibernated");
+    server.sandbox.becomes("hibernated");
 }
 
 #[test]
 fn a_list_that_is_none_is_refused() {
-    let place = Place::new();
-    let output = place.run(&["do", "--idle-ignores", "127.0.0.1/33", "--", "true"]);
+    let sandbox = TestSandbox::new();
+    let output = sandbox.run(&["do", "--idle-ignores", "127.0.0.1/33", "--", "true"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{error}");
     assert!(error.contains("127.0.0.1/33") && error.contains("neither an address nor a prefix"), "{error}");

@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use party::{KINDS, Kind, Party, Shared, WAITS, each_pair};
-use sleeper::{Place, next_line, platform};
+use sleeper::{TestSandbox, next_line, platform};
 
 #[test]
 fn locks_of_each_kind_hold_for_every_pair() {
@@ -174,7 +174,7 @@ fn whoever_asks_is_told_of_locks_outside() {
         holder.does("ofd 0 u 0 0 try", "ok");
         holder.does("posix 0 r 7 0 try", "ok");
         // A process has an id only where it is seen.
-        let whose = if holder.place.is_none() { "unknown" } else { "file" };
+        let whose = if holder.sandbox.is_none() { "unknown" } else { "file" };
         other.does("getlk posix 0 w 0 0", &format!("r 7 0 {whose}"));
         other.does("getlk posix 0 r 0 0", "free");
         for party in [holder, other] {
@@ -326,7 +326,7 @@ fn a_sandbox_that_sleeps_keeps_its_locks_and_asks_anew_when_it_wakes() {
     }
     for kind in KINDS {
         one.does(&kind.take('w'), "ok");
-        one.place().sleeps();
+        one.its_sandbox().sleeps();
         host.does(&kind.take('r'), "EAGAIN");
         // Its standard input wakes it.
         one.does(&kind.take('u'), "ok");
@@ -334,12 +334,12 @@ fn a_sandbox_that_sleeps_keeps_its_locks_and_asks_anew_when_it_wakes() {
         // Who waits keeps no order to hibernate away, and does not ask while it sleeps.
         one.say(&kind.command('w', "wait"));
         one.is_silent(WAITS);
-        one.place().sleeps();
+        one.its_sandbox().sleeps();
         host.does(&kind.take('u'), "ok");
         one.is_silent(WAITS);
         host.does(&kind.take('w'), "ok");
         host.does(&kind.take('u'), "ok");
-        assert!(one.place().run(&["wake", "s"]).status.success());
+        assert!(one.its_sandbox().run(&["wake", "s"]).status.success());
         one.answers_soon("ok");
         host.does(&kind.take('w'), "EAGAIN");
         one.does(&kind.take('u'), "ok");
@@ -357,12 +357,12 @@ fn who_keeps_others_from_a_file_does_not_fall_asleep_by_itself() {
     for kind in KINDS {
         // A lock that lets readers in is none that somebody waits for for long: it keeps nobody awake.
         one.does(&kind.take('r'), "ok");
-        one.place().becomes("hibernated");
+        one.its_sandbox().becomes("hibernated");
         one.does(&kind.take('w'), "ok");
         sleep(Duration::from_secs(4));
-        assert_eq!(one.place().status(), "running", "{kind:?}");
+        assert_eq!(one.its_sandbox().status(), "running", "{kind:?}");
         one.does(&kind.take('u'), "ok");
-        one.place().becomes("hibernated");
+        one.its_sandbox().becomes("hibernated");
         // Nor who waits for one: its end wakes nobody.
         host.does(&kind.take('w'), "ok");
         one.say(&kind.command('w', "wait"));
@@ -384,7 +384,7 @@ fn locks_go_with_the_sandbox() {
         [Kind::Flock, Kind::Posix].iter().for_each(|kind| one.does(&kind.take('w'), "ok"));
         host.does("flock 0 ex try", "EAGAIN");
         host.say("flock 0 ex wait");
-        one.place().kill(signal);
+        one.its_sandbox().kill(signal);
         host.answers_soon("ok");
         host.does("posix 0 w 0 0 wait", "ok");
         host.does("posix 0 u 0 0 try", "ok");
@@ -489,7 +489,7 @@ fn no_acknowledged_row_of_a_database_is_lost() {
                     insert into counter values (0)')";
         assert!(Command::new(python).args(["-c", make]).arg(&base).status().unwrap().success());
         let volume = format!("{}:/volume", shared.0.display());
-        let (places, rows) = ([Place::new(), Place::new()], ROWS.to_string());
+        let (sandboxes, rows) = ([TestSandbox::new(), TestSandbox::new()], ROWS.to_string());
         let mut writers: Vec<Child> = ["one", "two", "host"]
             .into_iter()
             .enumerate()
@@ -497,11 +497,11 @@ fn no_acknowledged_row_of_a_database_is_lost() {
                 let platform = platform();
                 let of_sandbox =
                     ["do", "--platform", &platform, "--volume", &volume, "--", python, "-c", WRITER];
-                let mut command = match places.get(at) {
-                    Some(place) => place.command(&of_sandbox),
+                let mut command = match sandboxes.get(at) {
+                    Some(sandbox) => sandbox.command(&of_sandbox),
                     None => Command::new(python),
                 };
-                match places.get(at) {
+                match sandboxes.get(at) {
                     Some(_) => command.arg("/volume/base"),
                     None => command.args(["-c", WRITER]).arg(&base),
                 };

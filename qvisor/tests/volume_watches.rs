@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use sleeper::{Place, guest, next_line, platform};
+use sleeper::{TestSandbox, guest, next_line, platform};
 
 /// A sandbox in which the program watches a volume.
-fn watching(mode: &str, options: &[&str]) -> (Place, PathBuf) {
-    let mut place = Place::new();
-    let volume = place.dir.join("volume");
+fn watching(mode: &str, options: &[&str]) -> (TestSandbox, PathBuf) {
+    let mut sandbox = TestSandbox::new();
+    let volume = sandbox.dir.join("volume");
     fs::create_dir(&volume).unwrap();
     let shown = format!("{}:/volume", volume.display());
     let program = guest("watcher");
     let command = [program.to_str().unwrap(), "/volume", mode];
-    place.start(&[&["--volume", &shown], options].concat(), &[], &command);
-    (place, volume)
+    sandbox.start(&[&["--volume", &shown], options].concat(), &[], &command);
+    (sandbox, volume)
 }
 
 /// A change of each kind, and what who watches the directory is told of it.
@@ -62,75 +62,75 @@ fn changes(dir: &Path) -> Vec<&'static str> {
     told.to_vec()
 }
 
-fn next(place: &mut Place) -> String {
-    next_line(place.front.as_mut().unwrap()).trim_end().to_owned()
+fn next(sandbox: &mut TestSandbox) -> String {
+    next_line(sandbox.front.as_mut().unwrap()).trim_end().to_owned()
 }
 
 #[track_caller]
-fn tells(place: &mut Place, wanted: &[&str]) {
+fn tells(sandbox: &mut TestSandbox, wanted: &[&str]) {
     for wanted in wanted {
-        assert_eq!(next(place), *wanted);
+        assert_eq!(next(sandbox), *wanted);
     }
 }
 
 #[test]
 fn changes_by_the_host_are_told_to_who_waits() {
     for mode in ["waits", "polls", "early"] {
-        let (mut place, volume) = watching(mode, &[]);
+        let (mut sandbox, volume) = watching(mode, &[]);
         for _ in 0..3 {
             let wanted = changes(&volume);
-            tells(&mut place, &wanted);
+            tells(&mut sandbox, &wanted);
         }
     }
 }
 
 #[test]
 fn changes_by_the_sandbox_itself_are_told_once() {
-    let (mut place, _volume) = watching("later", &[]);
+    let (mut sandbox, _volume) = watching("later", &[]);
     let script = "cd /volume; echo x > a; mv a b; chmod 600 b; mkdir d; rmdir d; mkfifo p; rm p b";
-    assert!(place.run(&["exec", "s", "sh", "-c", script]).status.success());
-    place.says_line();
+    assert!(sandbox.run(&["exec", "s", "sh", "-c", script]).status.success());
+    sandbox.says_line();
     tells(
-        &mut place,
+        &mut sandbox,
         &["CREATE a", "MODIFY a", "CLOSE_WRITE a", "MOVED_FROM a", "MOVED_TO same b", "ATTRIB b"],
     );
-    tells(&mut place, &["CREATE ISDIR d", "DELETE ISDIR d", "CREATE p", "DELETE p", "DELETE b", "end"]);
+    tells(&mut sandbox, &["CREATE ISDIR d", "DELETE ISDIR d", "CREATE p", "DELETE p", "DELETE b", "end"]);
 }
 
 #[test]
 fn changes_by_another_sandbox_are_told() {
-    let (mut place, volume) = watching("waits", &[]);
-    let other = Place::new();
+    let (mut sandbox, volume) = watching("waits", &[]);
+    let other = TestSandbox::new();
     let shown = format!("{}:/shown", volume.display());
     let args = ["do", "--platform", &platform(), "--volume", &shown, "--", "sh", "-c", "echo x > /shown/f"];
     assert!(other.run(&args).status.success());
-    tells(&mut place, &["CREATE f", "MODIFY f", "CLOSE_WRITE f"]);
+    tells(&mut sandbox, &["CREATE f", "MODIFY f", "CLOSE_WRITE f"]);
 }
 
 #[test]
 fn a_change_wakes_a_sleeper_that_waits_for_it() {
     for mode in ["waits", "polls", "early"] {
-        let (mut place, volume) = watching(mode, &[]);
+        let (mut sandbox, volume) = watching(mode, &[]);
         for _ in 0..3 {
-            place.sleeps();
+            sandbox.sleeps();
             let wanted = changes(&volume);
-            tells(&mut place, &wanted);
-            place.wakes();
+            tells(&mut sandbox, &wanted);
+            sandbox.wakes();
         }
     }
 }
 
 #[test]
 fn a_change_does_not_wake_a_sleeper_that_does_not_wait_and_is_there_later() {
-    let (mut place, volume) = watching("later", &[]);
+    let (mut sandbox, volume) = watching("later", &[]);
     for round in 0..3 {
-        place.sleeps();
+        sandbox.sleeps();
         let mut wanted = changes(&volume);
         sleep(Duration::from_millis(300));
-        assert_eq!(place.status(), "hibernated", "round {round}");
-        place.says_line();
+        assert_eq!(sandbox.status(), "hibernated", "round {round}");
+        sandbox.says_line();
         wanted.extend(["end", "ready"]);
-        tells(&mut place, &wanted);
+        tells(&mut sandbox, &wanted);
     }
 }
 
@@ -141,14 +141,14 @@ fn more_than_the_host_keeps_is_told_as_lost() {
     if most > 100_000 {
         return println!("this host keeps {most} events");
     }
-    let (mut place, volume) = watching("later", &[]);
+    let (mut sandbox, volume) = watching("later", &[]);
     for number in 0..most / 2 + 500 {
         drop(File::create(volume.join(number.to_string())).unwrap());
     }
-    place.says_line();
+    sandbox.says_line();
     let mut lost = 0;
     loop {
-        match &*next(&mut place) {
+        match &*next(&mut sandbox) {
             "end" => break,
             "Q_OVERFLOW -" => lost += 1,
             line => assert!(line.starts_with("CREATE ") || line.starts_with("CLOSE_WRITE "), "{line}"),
@@ -156,25 +156,25 @@ fn more_than_the_host_keeps_is_told_as_lost() {
     }
     assert_eq!(lost, 1);
     // It goes on.
-    tells(&mut place, &["ready"]);
+    tells(&mut sandbox, &["ready"]);
     drop(File::create(volume.join("more")).unwrap());
-    place.says_line();
-    tells(&mut place, &["CREATE more", "CLOSE_WRITE more", "end"]);
+    sandbox.says_line();
+    tells(&mut sandbox, &["CREATE more", "CLOSE_WRITE more", "end"]);
 }
 
 #[test]
 fn the_end_of_what_is_watched_is_told() {
-    let mut place = Place::new();
-    let volume = place.dir.join("volume");
+    let mut sandbox = TestSandbox::new();
+    let volume = sandbox.dir.join("volume");
     fs::create_dir_all(volume.join("dir")).unwrap();
     let shown = format!("{}:/volume", volume.display());
     let program = guest("watcher");
-    place.start(&["--volume", &shown], &[], &[program.to_str().unwrap(), "/volume/dir", "waits"]);
+    sandbox.start(&["--volume", &shown], &[], &[program.to_str().unwrap(), "/volume/dir", "waits"]);
     fs::rename(volume.join("dir"), volume.join("moved")).unwrap();
     drop(File::create(volume.join("moved/file")).unwrap());
     fs::remove_dir_all(volume.join("moved")).unwrap();
     tells(
-        &mut place,
+        &mut sandbox,
         &["MOVE_SELF -", "CREATE file", "CLOSE_WRITE file", "DELETE file", "DELETE_SELF -", "IGNORED -"],
     );
 }
@@ -183,8 +183,8 @@ fn the_end_of_what_is_watched_is_told() {
 /// end only when the sandbox's kernel has let it go.
 #[test]
 fn what_is_told_elsewhere_is_told_of_a_volume() {
-    let place = Place::new();
-    let volume = place.dir.join("volume");
+    let sandbox = TestSandbox::new();
+    let volume = sandbox.dir.join("volume");
     fs::create_dir(&volume).unwrap();
     let shown = format!("{}:/volume", volume.display());
     let (program, platform) = (guest("inotify"), platform());
@@ -192,7 +192,7 @@ fn what_is_told_elsewhere_is_told_of_a_volume() {
     for test in tests {
         let command = [program.to_str().unwrap(), "/volume", test];
         let options = ["do", "--platform", &platform, "--volume", &shown, "--"];
-        let output = place.run(&[&options[..], &command].concat());
+        let output = sandbox.run(&[&options[..], &command].concat());
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(said, "ok inotify\n", "{test}: {}", String::from_utf8_lossy(&output.stderr));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::sleeper::{Place, guest, next_line};
+use super::sleeper::{TestSandbox, guest, next_line};
 
 /// Within so long a time a waiter has what it waits for. It asks ten times a second; the rest is for machines that are busy.
 const WOKEN_WITHIN: Duration = Duration::from_secs(40);
@@ -18,37 +18,37 @@ pub const WAITS: Duration = Duration::from_millis(300);
 pub struct Party {
     pub name: &'static str,
     /// A sandbox's.
-    pub place: Option<Place>,
+    pub sandbox: Option<TestSandbox>,
     /// The host's own program.
     child: Option<Child>,
 }
 
 impl Party {
     pub fn sandbox(name: &'static str, volume: &Path, mode: &str, options: &[&str]) -> Self {
-        let mut place = Place::new();
+        let mut sandbox = TestSandbox::new();
         let shown = format!("{}:/volume{mode}", volume.display());
         let program = guest("party");
         let command = [program.to_str().unwrap(), "/volume"];
-        place.start(&[&["--volume", &shown], options].concat(), &[], &command);
-        Self { name, place: Some(place), child: None }
+        sandbox.start(&[&["--volume", &shown], options].concat(), &[], &command);
+        Self { name, sandbox: Some(sandbox), child: None }
     }
 
     pub fn host(volume: &Path) -> Self {
         let mut command = Command::new(guest("party"));
         let mut child = command.arg(volume).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(next_line(&mut child), "ready\n");
-        Self { name: "host", place: None, child: Some(child) }
+        Self { name: "host", sandbox: None, child: Some(child) }
     }
 
     pub fn process(&mut self) -> &mut Child {
-        match &mut self.place {
-            Some(place) => place.front.as_mut().unwrap(),
+        match &mut self.sandbox {
+            Some(sandbox) => sandbox.front.as_mut().unwrap(),
             None => self.child.as_mut().unwrap(),
         }
     }
 
-    pub fn place(&self) -> &Place {
-        self.place.as_ref().unwrap()
+    pub fn its_sandbox(&self) -> &TestSandbox {
+        self.sandbox.as_ref().unwrap()
     }
 
     pub fn say(&mut self, command: &str) {

@@ -99,7 +99,7 @@ pub fn quiet_window(window: Duration, most: u64, used: impl Fn() -> u64) -> u64 
 }
 
 /// State, layers, swap files and the sandbox of one test; all of it goes at the end.
-pub struct Place {
+pub struct TestSandbox {
     pub dir: PathBuf,
     pub front: Option<Child>,
     /// Where the swap files go.
@@ -115,7 +115,7 @@ pub fn platform() -> String {
     })
 }
 
-impl Place {
+impl TestSandbox {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name =
@@ -214,7 +214,7 @@ impl Place {
     pub fn end(&mut self) -> (Option<i32>, String, String) {
         let start = Instant::now();
         while self.front.as_mut().unwrap().try_wait().unwrap().is_none() {
-            // Dropped with the place.
+            // Ended when the fixture is dropped.
             assert!(start.elapsed() < PATIENCE, "the sandbox hangs:\n{}", self.condition());
             sleep(Duration::from_millis(10));
         }
@@ -323,7 +323,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestSandbox {
     fn drop(&mut self) {
         if let Some(mut front) = self.front.take() {
             let _ = front.kill();
@@ -342,8 +342,8 @@ pub struct Events {
 
 impl Events {
     /// Those from now on; the first one says what the sandbox is.
-    pub fn of(place: &Place) -> Self {
-        let mut command = place.command(&["events", "s"]).stdout(Stdio::piped()).spawn().unwrap();
+    pub fn of(sandbox: &TestSandbox) -> Self {
+        let mut command = sandbox.command(&["events", "s"]).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(command.stdout.take().unwrap()).lines();
         let mut events = Self { command, lines, first: None };
         events.first = events.next();
