@@ -1,73 +1,50 @@
 //! Bounds of a sandbox of `dormouse do` on the host: control groups or a limit of processes, the quota of its layer;
 //! and the environment that it gets of its caller.
 
+mod test_dir;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// State, layers and files of one test, away from all others; removed at the end.
-struct Place(PathBuf);
+use test_dir::TestDir;
 
-impl Place {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("dormouse-bounds-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        // The place is not in memory: the quota counts a disk's blocks.
-        let dir = Path::new("/var/tmp").join(name);
-        fs::create_dir(&dir).unwrap();
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-        Self(dir)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        self.command_of(Path::new(env!("CARGO_BIN_EXE_dormouse")), args)
-    }
-
-    fn command_of(&self, program: &Path, args: &[&str]) -> Command {
-        let mut command = Command::new(program);
-        command.arg("do").args(args).current_dir(&self.0).stdin(Stdio::null());
-        command.env("DORMOUSE_ROOT", self.0.join("state")).env("DORMOUSE_LAYERS", self.0.join("layers"));
-        command
-    }
-
-    /// Runs a script of the shell; result: its output.
-    fn script(&self, options: &[&str], script: &str) -> String {
-        let output = self.command(&[options, &["--", "/bin/sh", "-ec", script]].concat()).output().unwrap();
-        printed(&output)
-    }
-
-    /// Starts a sandbox that says so and then waits.
-    fn sleeper(&self, mut command: Command) -> Sleeper {
-        command.args(["--", "/bin/sh", "-c", "echo up; while :; do sleep 1000; done"]);
-        let mut front = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(front.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "up\n");
-        // A process takes its name when it runs first.
-        let child = |name| {
-            let path = format!("/proc/{0}/task/{0}/children", front.id());
-            let named = || {
-                let children = fs::read_to_string(&path).unwrap();
-                let mut pids = children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap());
-                pids.find(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == name)
-            };
-            let tries = std::iter::repeat_with(named).take(1000);
-            let mut tries = tries.inspect(|_| std::thread::sleep(Duration::from_millis(10)));
-            tries.find_map(|found| found).unwrap()
-        };
-        Sleeper { vmm: child("dormouse-vmm"), watcher: child("dormouse-watch"), front }
-    }
+/// A directory for a test that is not in memory: the quota counts a disk's blocks. Everybody may make files in it.
+fn on_disk() -> TestDir {
+    let test_dir = TestDir::below(Path::new("/var/tmp"));
+    fs::set_permissions(test_dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    test_dir
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Runs a script of the shell in a sandbox; result: its output.
+fn run_script(test_dir: &TestDir, options: &[&str], script: &str) -> String {
+    printed(&test_dir.sandbox(&[options, &["--", "/bin/sh", "-ec", script]].concat()).output().unwrap())
+}
+
+/// Starts a sandbox that says so and then waits.
+fn start_sleeper(mut command: Command) -> Sleeper {
+    command.args(["--", "/bin/sh", "-c", "echo up; while :; do sleep 1000; done"]);
+    let mut front = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(front.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "up\n");
+    // A process takes its name when it runs first.
+    let child = |name| {
+        let path = format!("/proc/{0}/task/{0}/children", front.id());
+        let named = || {
+            let children = fs::read_to_string(&path).unwrap();
+            let mut pids = children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap());
+            pids.find(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == name)
+        };
+        let tries = std::iter::repeat_with(named).take(1000);
+        let mut tries = tries.inspect(|_| std::thread::sleep(Duration::from_millis(10)));
+        tries.find_map(|found| found).unwrap()
+    };
+    Sleeper { vmm: child("dormouse-vmm"), watcher: child("dormouse-watch"), front }
 }
 
 struct Sleeper {
@@ -140,8 +117,8 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Whether this user may make control groups here; a sandbox then has some.
 fn may_make_groups() -> bool {
-    let place = Place::new();
-    let bounded = !place.sleeper(place.command(&[])).groups().is_empty();
+    let test_dir = on_disk();
+    let bounded = !start_sleeper(test_dir.sandbox(&[])).groups().is_empty();
     // SAFETY: takes nothing and cannot fail.
     let is_root = unsafe { libc::geteuid() == 0 };
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -156,10 +133,10 @@ fn may_make_groups() -> bool {
 
 #[test]
 fn more_address_space_than_memory_may_be_asked_for_but_not_used() {
-    let place = Place::new();
+    let test_dir = on_disk();
     let dd = "code=0; dd if=/dev/zero of=/dev/null bs=20M count=5 2>/dev/null || code=$?; echo $code";
-    assert_eq!(place.script(&["--memory", "15M"], dd), "137\n");
-    assert_eq!(place.script(&["--memory", "64M"], dd), "0\n");
+    assert_eq!(run_script(&test_dir, &["--memory", "15M"], dd), "137\n");
+    assert_eq!(run_script(&test_dir, &["--memory", "64M"], dd), "0\n");
 }
 
 #[test]
@@ -167,10 +144,10 @@ fn a_sandbox_is_in_groups_of_its_own_with_its_limits() {
     if !may_make_groups() {
         return;
     }
-    let place = Place::new();
+    let test_dir = on_disk();
     let options =
         ["--memory", "64M", "--cpus", "1", "--pids", "10", "--disk", "64M", "--platform", "systrap"];
-    let sleeper = place.sleeper(place.command(&options));
+    let sleeper = start_sleeper(test_dir.sandbox(&options));
     let groups = sleeper.groups();
     let read = |names: &[&str]| {
         let path = groups.iter().flat_map(|dir| names.iter().map(|name| dir.join(name)));
@@ -200,13 +177,13 @@ fn groups_of_a_killed_sandbox_go() {
     if !may_make_groups() {
         return;
     }
-    let place = Place::new();
-    let sleeper = place.sleeper(place.command(&[]));
+    let test_dir = on_disk();
+    let sleeper = start_sleeper(test_dir.sandbox(&[]));
     let groups = sleeper.groups();
     sleeper.end(libc::SIGKILL);
     until("the watcher leaves groups behind", || groups.iter().all(|group| !group.exists()));
     // With neither front end nor watcher left, the next start removes the groups.
-    let sleeper = place.sleeper(place.command(&[]));
+    let sleeper = start_sleeper(test_dir.sandbox(&[]));
     let (groups, vmm) = (sleeper.groups(), sleeper.vmm);
     kill(sleeper.watcher, libc::SIGKILL);
     sleeper.end(libc::SIGKILL);
@@ -214,7 +191,7 @@ fn groups_of_a_killed_sandbox_go() {
     let members = |group: &PathBuf| fs::read(group.join("cgroup.procs")).unwrap_or_default();
     until("stubs live on", || groups.iter().all(|group| members(group).is_empty()));
     assert!(groups.iter().all(|group| group.exists()));
-    place.script(&[], "true");
+    run_script(&test_dir, &[], "true");
     assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
 }
 
@@ -225,13 +202,13 @@ fn who_may_make_no_groups_has_a_limit_of_processes() {
         eprintln!("skipped: only root can start a sandbox as somebody else");
         return;
     }
-    let place = Place::new();
+    let test_dir = on_disk();
     // The build directory may be closed to others.
-    let program = place.0.join("dormouse");
+    let program = test_dir.join("dormouse");
     fs::copy(env!("CARGO_BIN_EXE_dormouse"), &program).unwrap();
-    let mut command = place.command_of(&program, &["--pids", "10", "--cpus", "1"]);
-    let sleeper = place.sleeper({
-        command.uid(65534).gid(65534).env("HOME", &place.0);
+    let mut command = test_dir.command_of(&program, &["do", "--pids", "10", "--cpus", "1"]);
+    let sleeper = start_sleeper({
+        command.uid(65534).gid(65534).env("HOME", test_dir.path());
         command
     });
     assert_eq!(sleeper.groups(), Vec::<PathBuf>::new());
@@ -243,9 +220,9 @@ fn who_may_make_no_groups_has_a_limit_of_processes() {
 
 #[test]
 fn tasks_are_as_many_as_asked_for() {
-    let place = Place::new();
+    let test_dir = on_disk();
     let script = "for i in $(seq 30); do sleep 30 & done; echo all";
-    let run = |most| place.command(&["--pids", most, "--", "/bin/sh", "-c", script]).output().unwrap();
+    let run = |most| test_dir.sandbox(&["--pids", most, "--", "/bin/sh", "-c", script]).output().unwrap();
     let output = run("20");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.stdout.is_empty() && error.contains("fork"), "{error}");
@@ -254,8 +231,9 @@ fn tasks_are_as_many_as_asked_for() {
 
 #[test]
 fn real_programs_find_the_disk_full() {
-    let place = Place::new();
-    let out = place.script(
+    let test_dir = on_disk();
+    let out = run_script(
+        &test_dir,
         &["--disk", "8M"],
         "cd /var/tmp; used() { df -k --output=used /var/tmp | tail -1; }
          dd if=/dev/zero of=big bs=1M count=16 2>&1 | grep -c 'No space left' || true
@@ -275,8 +253,8 @@ fn real_programs_find_the_disk_full() {
 
 #[test]
 fn a_large_file_of_the_hosts_is_copied_up_only_where_there_is_room() {
-    let place = Place::new();
-    let big = place.0.join("big");
+    let test_dir = on_disk();
+    let big = test_dir.join("big");
     fs::write(&big, vec![7; 6 << 20]).unwrap();
     let script = "used() { df -k --output=used /var/tmp | tail -1; }
          for try in 1 2 3; do
@@ -284,22 +262,22 @@ fn a_large_file_of_the_hosts_is_copied_up_only_where_there_is_room() {
          done
          test $(used) -lt 64 && echo nothing; tail -c 1 \"$BIG\" | od -An -tu1 | tr -d ' '";
     let variable = format!("BIG={}", big.display());
-    let out = place.script(&["--disk", "4M", "--env", &variable], script);
+    let out = run_script(&test_dir, &["--disk", "4M", "--env", &variable], script);
     assert_eq!(out.lines().collect::<Vec<_>>(), ["refused", "refused", "refused", "nothing", "7"]);
     let script = "used() { df -k --output=used /var/tmp | tail -1; }
          echo x >> \"$BIG\"; test $(used) -ge 6144 && echo counted
          rm \"$BIG\"; test $(used) -lt 64 && echo back";
-    let out = place.script(&["--disk", "8M", "--env", &variable], script);
+    let out = run_script(&test_dir, &["--disk", "8M", "--env", &variable], script);
     assert_eq!(out.lines().collect::<Vec<_>>(), ["counted", "back"]);
     assert_eq!(fs::read(&big).unwrap().len(), 6 << 20);
 }
 
 #[test]
 fn what_is_held_or_mapped_counts() {
-    let place = Place::new();
-    let two_names = place.0.join("one");
+    let test_dir = on_disk();
+    let two_names = test_dir.join("one");
     fs::write(&two_names, vec![7; 2 << 20]).unwrap();
-    fs::hard_link(&two_names, place.0.join("two")).unwrap();
+    fs::hard_link(&two_names, test_dir.join("two")).unwrap();
     let script = r#"
 import mmap, os, signal, sys
 os.chdir("/var/tmp")
@@ -337,16 +315,16 @@ print("forgotten", used())
 "#;
     let one = two_names.to_str().unwrap();
     let args = ["--disk", "8M", "--", "/usr/bin/env", "python3", "-c", script, one];
-    let out = printed(&place.command(&args).output().unwrap());
+    let out = printed(&test_dir.sandbox(&args).output().unwrap());
     let expected = ["held 4", "closed 0", "stores True True True", "unmapped 0", "known 2", "forgotten 0"];
     assert_eq!(out.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]
 fn an_environment_comes_in_without_secrets() {
-    let place = Place::new();
+    let test_dir = on_disk();
     let env = |options: &[&str]| {
-        let mut command = place.command(&[options, &["--", "/usr/bin/env"]].concat());
+        let mut command = test_dir.sandbox(&[options, &["--", "/usr/bin/env"]].concat());
         command.env("TOKEN", "secret").env("LC_TIME", "C").env("TERM", "dumb").env("HOME", "/root");
         let mut all: Vec<String> = printed(&command.output().unwrap()).lines().map(str::to_owned).collect();
         all.sort();

@@ -1,78 +1,46 @@
 //! Attempts of other users of the host on a sandbox's directories and sockets, remains that a guest could leave behind,
 //! and hosts whose mounts are not as usual. Most of it needs root, which can be other users and make mounts.
 
+mod test_dir;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use test_dir::TestDir;
 
 /// Another user.
 const STRANGER: u32 = 1234;
 
-/// State and layers of one test, away from all others.
-struct Place(PathBuf);
-
-impl Place {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("dormouse-host-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let dir = std::env::temp_dir().join(name);
-        fs::DirBuilder::new().mode(0o755).create(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn directory(&self, name: &str, mode: u32) -> PathBuf {
-        let path = self.path(name);
-        fs::create_dir(&path).unwrap();
-        set_mode(&path, mode);
-        path
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
-        command.args(args).stdin(Stdio::null());
-        command.env("DORMOUSE_ROOT", self.path("state")).env("DORMOUSE_LAYERS", self.path("layers"));
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    /// Starts `dormouse do`, and waits for the first line of the program in it.
-    fn start(&self, command: &mut Command) -> Running {
-        let mut front = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(front.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "it does not run");
-        Running(front)
-    }
-
-    /// A sandbox called `s` whose kernel is a stand-in that ends with the first signal.
-    fn stand_in(&self) -> Running {
-        self.start(self.command(&["do", "--id", "s", "--", "true"]).env("DORMOUSE_FAKE_KERNEL", "1"))
-    }
-
-    fn left(&self) -> Vec<PathBuf> {
-        let entries = ["state", "layers"].map(|root| fs::read_dir(self.path(root)).unwrap());
-        let paths = entries.into_iter().flatten().map(|entry| entry.unwrap().path());
-        paths.filter(|path| !path.ends_with(".lock")).collect()
-    }
+fn directory(test_dir: &TestDir, name: &str, mode: u32) -> PathBuf {
+    let path = test_dir.directory(name);
+    set_mode(&path, mode);
+    path
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Not by the standard library: after a failed test there may be more left than it can remove.
-        let _ = Command::new("rm").arg("-rf").arg(&self.0).status();
-    }
+/// Starts `dormouse do`, and waits for the first line of the program in it.
+fn start(command: &mut Command) -> Running {
+    let mut front = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(front.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(!line.is_empty(), "it does not run");
+    Running(front)
+}
+
+/// A sandbox called `s` whose kernel is a stand-in that ends with the first signal.
+fn stand_in(test_dir: &TestDir) -> Running {
+    start(test_dir.sandbox(&["--id", "s", "--", "true"]).env("DORMOUSE_FAKE_KERNEL", "1"))
+}
+
+/// The files that are left of sandboxes.
+fn left(test_dir: &TestDir) -> Vec<PathBuf> {
+    let entries = ["state", "layers"].map(|root| fs::read_dir(test_dir.join(root)).unwrap());
+    let paths = entries.into_iter().flatten().map(|entry| entry.unwrap().path());
+    paths.filter(|path| !path.ends_with(".lock")).collect()
 }
 
 /// The front end of a sandbox; killed at the end.
@@ -171,11 +139,11 @@ fn directories_that_others_made_are_refused() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let (theirs, open) = (place.directory("theirs", 0o700), place.directory("open", 0o1777));
-    let link = place.path("link");
-    symlink(place.directory("own", 0o700), &link).unwrap();
-    let sandbox = place.directory("theirs/s", 0o755);
+    let test_dir = TestDir::new();
+    let (theirs, open) = (directory(&test_dir, "theirs", 0o700), directory(&test_dir, "open", 0o1777));
+    let link = test_dir.join("link");
+    symlink(directory(&test_dir, "own", 0o700), &link).unwrap();
+    let sandbox = directory(&test_dir, "theirs/s", 0o755);
     let listener = UnixListener::bind(sandbox.join("control.sock")).unwrap();
     chown(&theirs, Some(STRANGER), None).unwrap();
     let commands: &[&[&str]] =
@@ -186,35 +154,35 @@ fn directories_that_others_made_are_refused() {
         (&link, "symbolic link"),
     ] {
         for args in commands {
-            let output = place.command(args).env("DORMOUSE_ROOT", dir).output().unwrap();
+            let output = test_dir.command(args).env("DORMOUSE_ROOT", dir).output().unwrap();
             assert_refused(&output, &["cannot use directory", why, "--root"]);
         }
-        let output = place.command(&["do", "--", "true"]).env("DORMOUSE_LAYERS", dir).output().unwrap();
+        let output = test_dir.command(&["do", "--", "true"]).env("DORMOUSE_LAYERS", dir).output().unwrap();
         assert_refused(&output, &["cannot use directory", why, "DORMOUSE_LAYERS"]);
     }
     assert_eq!(heard(&listener), b"");
     // Nor is one below a root that is fine.
     chown(&theirs, Some(0), None).unwrap();
     chown(&sandbox, Some(STRANGER), None).unwrap();
-    let output = place.command(&["exec", "s", "true"]).env("DORMOUSE_ROOT", &theirs).output().unwrap();
+    let output = test_dir.command(&["exec", "s", "true"]).env("DORMOUSE_ROOT", &theirs).output().unwrap();
     assert_refused(&output, &["theirs/s", "it belongs to user 1234"]);
     assert_eq!(heard(&listener), b"");
 }
 
 #[test]
 fn a_lock_that_somebody_made_is_not_opened() {
-    let place = Place::new();
+    let test_dir = TestDir::new();
     for root in ["state", "layers"] {
-        let dir = place.directory(root, 0o700);
-        symlink(place.path("made"), dir.join(".lock")).unwrap();
-        assert_refused(&place.run(&["do", "--", "true"]), &["cannot use directory", "symbolic link"]);
-        assert!(!place.path("made").exists());
+        let dir = directory(&test_dir, root, 0o700);
+        symlink(test_dir.join("made"), dir.join(".lock")).unwrap();
+        assert_refused(&test_dir.run(&["do", "--", "true"]), &["cannot use directory", "symbolic link"]);
+        assert!(!test_dir.join("made").exists());
         fs::remove_file(dir.join(".lock")).unwrap();
         assert!(Command::new("mkfifo").arg(dir.join(".lock")).status().unwrap().success());
-        assert_refused(&place.run(&["do", "--", "true"]), &["cannot use directory", "no regular file"]);
+        assert_refused(&test_dir.run(&["do", "--", "true"]), &["cannot use directory", "no regular file"]);
         fs::remove_file(dir.join(".lock")).unwrap();
     }
-    assert_eq!(place.left(), Vec::<PathBuf>::new());
+    assert_eq!(left(&test_dir), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -222,16 +190,16 @@ fn a_control_socket_of_another_user_hears_nothing() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let running = place.stand_in();
-    let sandbox = place.path("state/s");
+    let test_dir = TestDir::new();
+    let running = stand_in(&test_dir);
+    let sandbox = test_dir.join("state/s");
     fs::remove_file(sandbox.join("control.sock")).unwrap();
-    let dirs = [place.path("state"), sandbox.clone()];
+    let dirs = [test_dir.join("state"), sandbox.clone()];
     dirs.iter().for_each(|dir| set_mode(dir, 0o777));
     let listener = as_user(STRANGER, || UnixListener::bind(sandbox.join("control.sock"))).unwrap();
     dirs.iter().for_each(|dir| set_mode(dir, 0o700));
     for args in [&["exec", "s", "cat"][..], &["kill", "s"], &["stats", "s"], &["hibernate", "s"]] {
-        assert_refused(&place.run(args), &["its control socket is user 1234's"]);
+        assert_refused(&test_dir.run(args), &["its control socket is user 1234's"]);
     }
     assert_eq!(heard(&listener), b"");
     drop(running);
@@ -243,12 +211,12 @@ fn a_sandbox_takes_orders_from_its_owner_alone() {
         return;
     }
     for userns in ["auto", "identity", "host"] {
-        let place = Place::new();
-        let mut command = place.command(&["do", "--id", "s", "--userns", userns, "--", "true"]);
-        let _running = place.start(command.env("DORMOUSE_FAKE_KERNEL", "1"));
+        let test_dir = TestDir::new();
+        let mut command = test_dir.command(&["do", "--id", "s", "--userns", userns, "--", "true"]);
+        let _running = start(command.env("DORMOUSE_FAKE_KERNEL", "1"));
         // A user has opened the directory, which is closed by default.
-        let socket = place.path("state/s/control.sock");
-        [place.path("state"), place.path("state/s")].iter().for_each(|dir| set_mode(dir, 0o755));
+        let socket = test_dir.join("state/s/control.sock");
+        [test_dir.join("state"), test_dir.join("state/s")].iter().for_each(|dir| set_mode(dir, 0o755));
         set_mode(&socket, 0o777);
         for user in [65534, STRANGER, 1 << 30] {
             let answer = as_user(user, || {
@@ -261,9 +229,9 @@ fn a_sandbox_takes_orders_from_its_owner_alone() {
             });
             assert!(answer.is_empty() || answer.contains("permission denied"), "{userns}, {user}: {answer}");
         }
-        let state = place.run(&["state", "s"]);
+        let state = test_dir.run(&["state", "s"]);
         assert_eq!(state.status.code(), Some(0), "{userns}: {}", String::from_utf8_lossy(&state.stderr));
-        assert_eq!(place.run(&["kill", "s", "TERM"]).status.code(), Some(0), "{userns}");
+        assert_eq!(test_dir.run(&["kill", "s", "TERM"]).status.code(), Some(0), "{userns}");
     }
 }
 
@@ -291,7 +259,7 @@ time.sleep(int(sys.argv[1]))
 
 #[test]
 fn nothing_is_left_of_what_a_guest_made() {
-    let place = Place::new();
+    let test_dir = TestDir::new();
     // With as few descriptors as a user usually has.
     let guest = |sleep| {
         let mut command = Command::new("sh");
@@ -299,28 +267,28 @@ fn nothing_is_left_of_what_a_guest_made() {
         command
             .args(["do", "--platform", "systrap", "--", "python3", "-c", HARD, sleep])
             .stdin(Stdio::null());
-        command.env("DORMOUSE_ROOT", place.path("state")).env("DORMOUSE_LAYERS", place.path("layers"));
+        test_dir.set_roots(&mut command);
         command
     };
     let output = guest("0").output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*errors), (Some(0), ""));
-    assert_eq!(place.left(), Vec::<PathBuf>::new());
+    assert_eq!(left(&test_dir), Vec::<PathBuf>::new());
     // The next start removes what no process could.
-    place.start(&mut guest("1000")).kill_without_a_trace();
-    assert_eq!(place.left().len(), 2);
-    let output = place.run(&["do", "--platform", "systrap", "--", "true"]);
+    start(&mut guest("1000")).kill_without_a_trace();
+    assert_eq!(left(&test_dir).len(), 2);
+    let output = test_dir.run(&["do", "--platform", "systrap", "--", "true"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*errors), (Some(0), ""));
-    assert_eq!(place.left(), Vec::<PathBuf>::new());
+    assert_eq!(left(&test_dir), Vec::<PathBuf>::new());
 }
 
 /// Runs a script in a mount namespace of its own; `$1` is the test's directory, `$2` the program.
-fn in_mounts(place: &Place, script: &str) -> Output {
+fn in_mounts(test_dir: &TestDir, script: &str) -> Output {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-e", "-c", script, "sh"]);
-    command.arg(&place.0).arg(env!("CARGO_BIN_EXE_dormouse")).stdin(Stdio::null());
-    command.env("DORMOUSE_ROOT", place.path("state")).env("DORMOUSE_LAYERS", place.path("layers"));
+    command.arg(test_dir.path()).arg(env!("CARGO_BIN_EXE_dormouse")).stdin(Stdio::null());
+    test_dir.set_roots(&mut command);
     command.output().unwrap()
 }
 
@@ -329,16 +297,16 @@ fn a_host_whose_root_is_shared_keeps_no_mount() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let script = "mount --make-rshared /
         before=$(wc -l < /proc/self/mountinfo)
         $2 do --platform systrap -- true
         $2 do --platform systrap --userns identity -- true
         test $before = $(wc -l < /proc/self/mountinfo)";
-    let output = in_mounts(&place, script);
+    let output = in_mounts(&test_dir, script);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*errors), (Some(0), ""));
-    assert_eq!(place.left(), Vec::<PathBuf>::new());
+    assert_eq!(left(&test_dir), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -346,7 +314,7 @@ fn a_chroot_that_is_no_mount_point_is_left() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let script = "mkdir $1/root && cd $1/root && mkdir proc dev tmp state layers
         for dir in bin etc lib lib64 sbin usr; do
             if test -L /$dir; then cp -P /$dir $dir
@@ -359,7 +327,7 @@ fn a_chroot_that_is_no_mount_point_is_left() {
             chroot . /dormouse do --platform systrap --userns $userns -- sh -c 'echo x > /tmp/x && echo inside'
         done
         test ! -e tmp/x && test -z \"$(ls layers)$(ls state)\"";
-    let output = in_mounts(&place, script);
+    let output = in_mounts(&test_dir, script);
     let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!((output.status.code(), &*out, &*errors), (Some(0), "inside\ninside\ninside\n", ""));
 }

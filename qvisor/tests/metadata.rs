@@ -1,35 +1,16 @@
 //! Names and attributes on the copy-on-write view: what programs see of them, beside the same on the host itself.
 
+mod test_dir;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
+use std::process::{Command, Output};
 
-/// State, layers and files of one test; removed at the end.
-struct Place(PathBuf);
+use test_dir::TestDir;
 
-impl Place {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name =
-            format!("dormouse-metadata-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
-        command.arg("do").args(args).current_dir(&self.0).stdin(Stdio::null());
-        command.env("DORMOUSE_ROOT", self.0.join("state")).env("DORMOUSE_LAYERS", self.0.join("layers"));
-        command.output().unwrap()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Runs `dormouse do`.
+fn run(test_dir: &TestDir, args: &[&str]) -> Output {
+    test_dir.sandbox(args).output().unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -135,21 +116,21 @@ for path in everything(): print(os.path.relpath(path, tree), *look(path))
 
 #[test]
 fn a_tree_that_changes_looks_as_on_the_host() {
-    let place = Place::new();
-    fill_crowd(&place.0.join("crowd"));
-    let place_of = |tree: &str| place.0.join(tree).to_str().unwrap().to_owned();
+    let test_dir = TestDir::new();
+    fill_crowd(&test_dir.join("crowd"));
+    let path_of = |tree: &str| test_dir.join(tree).to_str().unwrap().to_owned();
     // Not every host's overlays move directories of the host's.
-    fs::create_dir_all(place.0.join("moved/from")).unwrap();
-    let moves = place.run(&["--", "mv", "moved/from", "moved/to"]).status.success();
+    fs::create_dir_all(test_dir.join("moved/from")).unwrap();
+    let moves = run(&test_dir, &["--", "mv", "moved/from", "moved/to"]).status.success();
     let moves = if moves { "moves" } else { "stays" };
     for seed in ["1", "2", "3"] {
         let trees = [format!("inside{seed}"), format!("outside{seed}")];
-        trees.iter().for_each(|tree| fill_tree(&place.0.join(tree), 2));
-        let args = |tree: &str| [place_of(tree), place_of("crowd"), seed.to_owned(), moves.to_owned()];
+        trees.iter().for_each(|tree| fill_tree(&test_dir.join(tree), 2));
+        let args = |tree: &str| [path_of(tree), path_of("crowd"), seed.to_owned(), moves.to_owned()];
         let inside = args(&trees[0]);
         let inside: Vec<_> =
             ["--", "python3", "-c", CHANGES].into_iter().chain(inside.iter().map(String::as_str)).collect();
-        let seen = text(&place.run(&inside));
+        let seen = text(&run(&test_dir, &inside));
         let outside = Command::new("python3").arg("-c").arg(CHANGES).args(args(&trees[1])).output().unwrap();
         let expected = text(&outside);
         assert!(expected.matches("done").count() > 100, "{expected}");
@@ -162,25 +143,25 @@ fn a_tree_that_changes_looks_as_on_the_host() {
 
 #[test]
 fn a_large_directory_of_long_names_is_listed_with_little_memory() {
-    let place = Place::new();
-    let large = place.0.join("large");
+    let test_dir = TestDir::new();
+    let large = test_dir.join("large");
     fs::create_dir(&large).unwrap();
     for number in 0..20_000_u32 {
         fs::write(large.join(format!("{number:0>255}")), if number % 2 == 0 { "" } else { "odd" }).unwrap();
     }
     let count = "find large -type f -printf '%s\n' | sort | uniq -c";
     let script = format!("{count}; find large -name '*7' -delete; {count}");
-    let found = text(&place.run(&["--memory", "64M", "--", "sh", "-c", &script]));
+    let found = text(&run(&test_dir, &["--memory", "64M", "--", "sh", "-c", &script]));
     let words: Vec<&str> = found.split_whitespace().collect();
     assert_eq!(words, ["10000", "0", "10000", "3", "10000", "0", "8000", "3"]);
 }
 
 #[test]
 fn a_place_that_was_made_for_a_volume_is_the_sandboxes_own() {
-    let place = Place::new();
-    let volume = format!("{}:/made/for/it", place.0.display());
+    let test_dir = TestDir::new();
+    let volume = format!("{}:/made/for/it", test_dir.path().display());
     let script =
         "cd /made && touch for/x y && ls . for && find /made/for -maxdepth 1 -type f -printf '%f %s\n'";
-    let seen = text(&place.run(&["--volume", &volume, "--", "sh", "-c", script]));
+    let seen = text(&run(&test_dir, &["--volume", &volume, "--", "sh", "-c", script]));
     assert_eq!(seen, ".:\nfor\ny\n\nfor:\nit\nx\nx 0\n");
 }

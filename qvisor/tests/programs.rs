@@ -1,51 +1,29 @@
 //! `dormouse do` with the real kernel from outside: bad programs, full disks, closed streams, processes killed.
 
+mod test_dir;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// State, layers and files of one test, away from all others; removed at the end.
-struct Place(PathBuf);
+use test_dir::TestDir;
 
-impl Place {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name =
-            format!("dormouse-programs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
-        command.arg("do").args(args).current_dir(&self.0).stdin(Stdio::null());
-        command.env("DORMOUSE_ROOT", self.0.join("state")).env("DORMOUSE_LAYERS", self.0.join("layers"));
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    fn program(&self, name: &str, bytes: &[u8]) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, bytes).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
+/// Runs `dormouse do`.
+fn run(test_dir: &TestDir, args: &[&str]) -> Output {
+    test_dir.sandbox(args).output().unwrap()
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Makes a file that may be executed; result: its path.
+fn program(test_dir: &TestDir, name: &str, bytes: &[u8]) -> String {
+    let path = test_dir.join(name);
+    fs::write(&path, bytes).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
 }
 
 /// Our own failure or the program's, in one sentence on standard error.
@@ -62,7 +40,7 @@ fn true_program() -> Vec<u8> {
 
 #[test]
 fn output_and_status_come_out() {
-    let output = Place::new().run(&["--", "/bin/sh", "-c", "echo out; echo err >&2; exit 7"]);
+    let output = run(&TestDir::new(), &["--", "/bin/sh", "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(output.stdout, b"out\n");
     assert_eq!(output.stderr, b"err\n");
@@ -70,38 +48,42 @@ fn output_and_status_come_out() {
 
 #[test]
 fn a_missing_program_is_127() {
-    refused(&Place::new().run(&["--", "/no/such/program"]), 127, "no such file");
+    refused(&run(&TestDir::new(), &["--", "/no/such/program"]), 127, "no such file");
 }
 
 #[test]
 fn a_file_that_is_not_executable_is_126() {
-    let place = Place::new();
-    fs::write(place.0.join("plain"), "text").unwrap();
-    refused(&place.run(&["--", "./plain"]), 126, "not executable");
+    let test_dir = TestDir::new();
+    fs::write(test_dir.join("plain"), "text").unwrap();
+    refused(&run(&test_dir, &["--", "./plain"]), 126, "not executable");
 }
 
 #[test]
 fn a_program_of_another_architecture_is_126() {
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let mut bytes = true_program();
     bytes[18] = 183;
-    refused(&place.run(&["--", &place.program("arm", &bytes)]), 126, "not a program for x86-64");
+    refused(&run(&test_dir, &["--", &program(&test_dir, "arm", &bytes)]), 126, "not a program for x86-64");
 }
 
 #[test]
 fn a_truncated_program_is_126() {
-    let place = Place::new();
-    refused(&place.run(&["--", &place.program("cut", &true_program()[..100])]), 126, "not a program");
+    let test_dir = TestDir::new();
+    refused(
+        &run(&test_dir, &["--", &program(&test_dir, "cut", &true_program()[..100])]),
+        126,
+        "not a program",
+    );
 }
 
 #[test]
 fn absurd_headers_are_126() {
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let mut bytes = true_program();
     bytes[32..40].copy_from_slice(&(u64::MAX - 100).to_le_bytes()); // program headers' offset
-    refused(&place.run(&["--", &place.program("offset", &bytes)]), 126, "not a program");
+    refused(&run(&test_dir, &["--", &program(&test_dir, "offset", &bytes)]), 126, "not a program");
     bytes[56..58].copy_from_slice(&u16::MAX.to_le_bytes()); // and their count
-    refused(&place.run(&["--", &place.program("count", &bytes)]), 126, "not a program");
+    refused(&run(&test_dir, &["--", &program(&test_dir, "count", &bytes)]), 126, "not a program");
 }
 
 #[test]
@@ -109,16 +91,16 @@ fn a_full_disk_under_the_overlay_is_an_honest_enospc() {
     if !running_as_root() {
         return; // a small file system needs mount(2)
     }
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let script = "mount -t tmpfs -o size=4m,mode=0700 tmpfs \"$SMALL\" && exec \"$DORMOUSE\" do -- \
                   dd if=/dev/zero of=/var/tmp/big bs=1M count=10";
-    let small = place.0.join("small");
+    let small = test_dir.join("small");
     fs::create_dir(&small).unwrap();
     let output = Command::new("unshare")
         .args(["-m", "sh", "-c", script])
         .env("SMALL", &small)
         .env("DORMOUSE_LAYERS", &small)
-        .env("DORMOUSE_ROOT", place.0.join("state"))
+        .env("DORMOUSE_ROOT", test_dir.join("state"))
         .env("DORMOUSE", env!("CARGO_BIN_EXE_dormouse"))
         .output()
         .unwrap();
@@ -133,9 +115,9 @@ fn running_as_root() -> bool {
 
 #[test]
 fn a_closed_pipe_ends_the_writer_by_sigpipe() {
-    let place = Place::new();
-    let mut child = place
-        .command(&["--", "/bin/sh", "-c", "while :; do echo line; done"])
+    let test_dir = TestDir::new();
+    let mut child = test_dir
+        .sandbox(&["--", "/bin/sh", "-c", "while :; do echo line; done"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -146,9 +128,9 @@ fn a_closed_pipe_ends_the_writer_by_sigpipe() {
 
 #[test]
 fn standard_input_goes_in() {
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let mut child =
-        place.command(&["--", "wc", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        test_dir.sandbox(&["--", "wc", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(&vec![b'x'; 300_000]).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "300000");
@@ -156,32 +138,33 @@ fn standard_input_goes_in() {
 
 #[test]
 fn nothing_on_the_host_changes_and_volumes_do() {
-    let place = Place::new();
-    let shared = place.0.join("shared");
+    let test_dir = TestDir::new();
+    let shared = test_dir.join("shared");
     fs::create_dir(&shared).unwrap();
-    fs::write(place.0.join("kept"), "before").unwrap();
+    fs::write(test_dir.join("kept"), "before").unwrap();
     let volume = format!("{}:/mnt/volume", shared.display());
     let script = "echo after > kept; echo new > made; echo out > /mnt/volume/file; cat kept";
-    let output = place.run(&["--volume", &volume, "--", "/bin/sh", "-c", script]);
+    let output = run(&test_dir, &["--volume", &volume, "--", "/bin/sh", "-c", script]);
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
         "after\n",
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert_eq!(fs::read_to_string(place.0.join("kept")).unwrap(), "before");
-    assert!(!place.0.join("made").exists());
+    assert_eq!(fs::read_to_string(test_dir.join("kept")).unwrap(), "before");
+    assert!(!test_dir.join("made").exists());
     assert_eq!(fs::read_to_string(shared.join("file")).unwrap(), "out\n");
     let read_only = format!("{}:/mnt/volume:ro", shared.display());
-    let output = place.run(&["--volume", &read_only, "--", "/bin/sh", "-c", "echo x > /mnt/volume/file"]);
+    let output =
+        run(&test_dir, &["--volume", &read_only, "--", "/bin/sh", "-c", "echo x > /mnt/volume/file"]);
     assert_ne!(output.status.code(), Some(0));
     assert_eq!(fs::read_to_string(shared.join("file")).unwrap(), "out\n");
 }
 
 /// A sandbox that sleeps, with the pids of all our processes on the host.
-fn sleeping(place: &Place) -> (Child, Vec<u32>) {
-    let child = place
-        .command(&["--", "/bin/sh", "-c", "echo up; sleep 1000 & sleep 1000"])
+fn sleeping(test_dir: &TestDir) -> (Child, Vec<u32>) {
+    let child = test_dir
+        .sandbox(&["--", "/bin/sh", "-c", "echo up; sleep 1000 & sleep 1000"])
         .stdout(Stdio::piped())
         .spawn()
         .map(|mut child| {
@@ -219,30 +202,30 @@ fn is_empty(dir: &Path) -> bool {
 
 #[test]
 fn killing_any_one_process_leaves_nothing() {
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let count = {
-        let (mut child, all) = sleeping(&place);
-        end(&mut child, all[0], &all, &place);
+        let (mut child, all) = sleeping(&test_dir);
+        end(&mut child, all[0], &all, &test_dir);
         all.len()
     };
     for index in 1..count {
-        let (mut child, all) = sleeping(&place);
+        let (mut child, all) = sleeping(&test_dir);
         // There may be a process less than the first time.
         let victim = all.get(index).unwrap_or(&all[0]);
-        end(&mut child, *victim, &all, &place);
+        end(&mut child, *victim, &all, &test_dir);
     }
 }
 
 /// Kills `victim` and checks that within some seconds nothing of the sandbox is left; a killed stub ends only its
 /// program, so the rest is ended by the front end's SIGTERM then.
-fn end(child: &mut Child, victim: u32, all: &[u32], place: &Place) {
+fn end(child: &mut Child, victim: u32, all: &[u32], test_dir: &TestDir) {
     signal(victim, "KILL");
     sleep(Duration::from_millis(200));
     signal(all[0], "TERM");
     let _ = child.wait();
     let start = Instant::now();
     let left = || all.iter().filter(|pid| !is_gone(**pid)).collect::<Vec<_>>();
-    while !(left().is_empty() && is_empty(&place.0.join("state")) && is_empty(&place.0.join("layers"))) {
+    while !(left().is_empty() && is_empty(&test_dir.join("state")) && is_empty(&test_dir.join("layers"))) {
         assert!(start.elapsed() < Duration::from_secs(20), "{victim} of {all:?} killed, left: {:?}", left());
         sleep(Duration::from_millis(20));
     }
@@ -255,9 +238,9 @@ fn signal(pid: u32, name: &str) {
 /// Input that comes just as the program has found that there is none, and is about to wait.
 #[test]
 fn no_byte_of_input_is_overlooked() {
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let mut child =
-        place.command(&["--", "/bin/cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        test_dir.sandbox(&["--", "/bin/cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let (progress, watched) = std::sync::mpsc::channel();
     let front = child.id();
@@ -288,9 +271,10 @@ fn no_byte_of_input_is_overlooked() {
 
 #[test]
 fn signals_reach_the_program() {
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let script = "trap 'echo got; exit 3' TERM; echo up; while :; do sleep 0.05; done";
-    let mut child = place.command(&["--", "/bin/sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        test_dir.sandbox(&["--", "/bin/sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = [0; 3];
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut line).unwrap();
@@ -303,8 +287,8 @@ fn signals_reach_the_program() {
 
 #[test]
 fn an_idle_sandbox_uses_no_cpu() {
-    let place = Place::new();
-    let (mut child, all) = sleeping(&place);
+    let test_dir = TestDir::new();
+    let (mut child, all) = sleeping(&test_dir);
     sleep(Duration::from_millis(300));
     let ticks = || all.iter().map(|pid| cpu_ticks(*pid)).sum::<u64>();
     // It may take a moment until nothing goes on any more.
@@ -336,8 +320,8 @@ fn cpu_flags(text: &str) -> Vec<String> {
 
 #[test]
 fn processor_features_that_the_host_does_not_list_are_not_shown() {
-    let place = Place::new();
-    let output = place.run(&["--", "/bin/cat", "/proc/cpuinfo"]);
+    let test_dir = TestDir::new();
+    let output = run(&test_dir, &["--", "/bin/cat", "/proc/cpuinfo"]);
     assert!(output.status.success(), "{output:?}");
     let host = cpu_flags(&fs::read_to_string("/proc/cpuinfo").unwrap());
     let shown = cpu_flags(&String::from_utf8(output.stdout).unwrap());

@@ -1,68 +1,61 @@
 //! The second line around a VMM that has been taken over: the arguments that its filter checks, and the limits that
 //! Landlock sets. Needs root, to be other users as well.
 
+mod test_dir;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use test_dir::TestDir;
 use vmm::jail::landlock;
 
 /// A user of the host without privileges.
 const USER: u32 = 65534;
 const MODES: [&str; 3] = ["mapped", "identity", "host"];
 
-/// State, layers and files of one test; removed at the end.
-struct Place {
-    dir: PathBuf,
-    /// The user who starts sandboxes here; `None`: root.
+/// A user who starts sandboxes, with a directory of its own.
+struct Caller {
+    dir: TestDir,
+    /// `None`: root.
     user: Option<u32>,
 }
 
-impl Place {
+impl Caller {
     fn new(user: Option<u32>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("dormouse-line-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir(&dir).unwrap();
-        fs::create_dir(dir.join("empty")).unwrap();
+        let dir = TestDir::new();
+        let empty = dir.directory("empty");
         // The build directory may be closed to others.
         // By another program: a file that this one has open for writing could not be run while a thread forks.
         let copied =
             Command::new("cp").arg(env!("CARGO_BIN_EXE_dormouse")).arg(dir.join("dormouse")).status();
         assert!(copied.unwrap().success());
-        for path in [dir.clone(), dir.join("empty")] {
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-            chown(&path, user, user).unwrap();
+        for path in [dir.path(), &empty] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+            chown(path, user, user).unwrap();
         }
         Self { dir, user }
+    }
+
+    /// The command, which others than root may run as well.
+    fn command(&self, args: &[&str]) -> Command {
+        self.dir.command_of(&self.dir.join("dormouse"), args)
     }
 
     /// The output of a VMM that makes an attempt once its jail is closed, as if it had been taken over, and its
     /// sandbox's end.
     fn attempt(&self, options: &[&str], what: &str, stdin: Stdio) -> String {
-        let mut command = Command::new(self.dir.join("dormouse"));
-        command
-            .args(["do", "--platform", "systrap", "--rootfs", "empty"])
-            .args(options)
-            .args(["--", "/none"]);
-        command.current_dir(&self.dir).stdin(stdin).env("DORMOUSE_TEST_VMM_HOOK", what);
-        command.env("DORMOUSE_ROOT", self.dir.join("state")).env("DORMOUSE_LAYERS", self.dir.join("layers"));
+        let fixed = ["do", "--platform", "systrap", "--rootfs", "empty"];
+        let mut command = self.command(&[&fixed, options, &["--", "/none"]].concat());
+        command.stdin(stdin).env("DORMOUSE_TEST_VMM_HOOK", what);
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
         let output = command.output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -100,8 +93,8 @@ fn can_run(needs_landlock: bool) -> bool {
 }
 
 /// The attempt passes the filter, and is refused with one of the errors.
-fn is_refused(place: &Place, options: &[&str], what: &str, stdin: Stdio, errors: &[&str]) {
-    let text = place.attempt(options, what, stdin);
+fn is_refused(caller: &Caller, options: &[&str], what: &str, stdin: Stdio, errors: &[&str]) {
+    let text = caller.attempt(options, what, stdin);
     let is_refused = text.contains("refused: ") && errors.iter().any(|error| text.contains(error));
     assert!(is_refused, "{options:?} {what}: {text}");
 }
@@ -112,11 +105,11 @@ fn a_taken_over_vmm_signals_nobody_of_its_session() {
         return;
     }
     // A process may continue any other of its session, whatever their owners are.
-    let place = Place::new(None);
+    let caller = Caller::new(None);
     let bystander = Bystander::new(0);
     for mode in MODES {
         let what = format!("continue:{}", bystander.0.id());
-        is_refused(&place, &["--userns", mode], &what, Stdio::null(), &["not permitted"]);
+        is_refused(&caller, &["--userns", mode], &what, Stdio::null(), &["not permitted"]);
     }
 }
 
@@ -125,10 +118,10 @@ fn a_taken_over_vmm_does_not_signal_its_callers_processes() {
     if !can_run(true) {
         return;
     }
-    let place = Place::new(Some(USER));
+    let caller = Caller::new(Some(USER));
     let mut bystander = Bystander::new(USER);
     for attempt in ["signal", "signal-pidfd", "continue"] {
-        let text = place.attempt(&[], &format!("{attempt}:{}", bystander.0.id()), Stdio::null());
+        let text = caller.attempt(&[], &format!("{attempt}:{}", bystander.0.id()), Stdio::null());
         if text.contains("cannot jail") || text.contains("cannot make a copy-on-write view") {
             eprintln!("skipped: this host gives users no namespaces, or no overlays in them: {text}");
             return;
@@ -143,8 +136,8 @@ fn names_move_between_directories() {
     if !can_run(false) {
         return;
     }
-    let place = Place::new(None);
-    let volume = place.dir.join("shared");
+    let caller = Caller::new(None);
+    let volume = caller.dir.join("shared");
     fs::create_dir(&volume).unwrap();
     let shared = format!("{}:/mnt", volume.display());
     // Not by `mv`, which copies where it may not rename.
@@ -158,12 +151,8 @@ for top in ['/tmp/moved', '/mnt/moved']:
 print('moved')";
     for userns in ["mapped", "identity", "host"] {
         let options = ["--userns", userns, "--volume", &shared];
-        let mut command = Command::new(place.dir.join("dormouse"));
-        command.args(["do", "--platform", "systrap"]).args(options).args(["--", "python3", "-c", script]);
-        command.current_dir(&place.dir).stdin(Stdio::null());
-        command
-            .env("DORMOUSE_ROOT", place.dir.join("state"))
-            .env("DORMOUSE_LAYERS", place.dir.join("layers"));
+        let mut command = caller.command(&["do", "--platform", "systrap"]);
+        command.args(options).args(["--", "python3", "-c", script]);
         let output = command.output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "moved\n", "{userns}: {output:?}");
         fs::remove_dir_all(volume.join("moved")).unwrap();
@@ -175,14 +164,14 @@ fn what_was_handed_over_to_be_read_is_not_written() {
     if !can_run(true) {
         return;
     }
-    let place = Place::new(None);
-    let input = place.dir.join("input");
+    let caller = Caller::new(None);
+    let input = caller.dir.join("input");
     fs::write(&input, "as it was").unwrap();
     // Anybody may write it who can open it: its owner and mode do not keep the VMM from that.
     fs::set_permissions(&input, fs::Permissions::from_mode(0o666)).unwrap();
     for mode in MODES {
         let stdin = fs::File::open(&input).unwrap();
-        is_refused(&place, &["--userns", mode], "reopen:0", stdin.into(), &["Permission denied"]);
+        is_refused(&caller, &["--userns", mode], "reopen:0", stdin.into(), &["Permission denied"]);
     }
 }
 
@@ -234,16 +223,12 @@ fn speculation_is_given_up_by_the_vmm_and_its_stubs() {
     if !can_run(false) {
         return;
     }
-    let place = Place::new(None);
+    let caller = Caller::new(None);
     let own = speculation("self").unwrap();
     for (option, expected) in [("auto", own.iter().map(|one| given_up(one)).collect()), ("off", own.clone())]
     {
-        let mut command = Command::new(place.dir.join("dormouse"));
-        command.args(["do", "--platform", "systrap", "--mitigations", option]);
-        command.args(["--", "/bin/sh", "-c", "echo runs; exec sleep 100"]).stdin(Stdio::null());
-        command
-            .env("DORMOUSE_ROOT", place.dir.join("state"))
-            .env("DORMOUSE_LAYERS", place.dir.join("layers"));
+        let mut command = caller.command(&["do", "--platform", "systrap", "--mitigations", option]);
+        command.args(["--", "/bin/sh", "-c", "echo runs; exec sleep 100"]);
         let mut front = Bystander(command.stdout(Stdio::piped()).spawn().unwrap());
         let mut line = String::new();
         BufReader::new(front.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -315,15 +300,15 @@ fn a_listed_call_is_bound_by_its_arguments() {
     if !can_run(false) {
         return;
     }
-    let place = Place::new(None);
+    let caller = Caller::new(None);
     for (name, call) in needless_calls() {
         let words: Vec<_> = call.iter().map(i64::to_string).collect();
-        let text = place.attempt(&[], &format!("call:{}", words.join(",")), Stdio::null());
+        let text = caller.attempt(&[], &format!("call:{}", words.join(",")), Stdio::null());
         assert!(text.contains("made a forbidden call"), "{name}: {text}");
     }
     // The arguments name no other process's processors.
     for process in [1, std::process::id()] {
         let what = format!("call:{},{process},8,0", libc::SYS_sched_getaffinity);
-        is_refused(&place, &[], &what, Stdio::null(), &["Function not implemented"]);
+        is_refused(&caller, &[], &what, Stdio::null(), &["Function not implemented"]);
     }
 }

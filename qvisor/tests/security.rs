@@ -1,54 +1,22 @@
 //! Tests of the claims in `docs/security.md`: a VMM that has been taken over, a stub that has been taken over, and the
 //! lines of the VMM's list of system calls. Needs root, as the claims are about root.
 
+mod test_dir;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::boot::Platform;
+use test_dir::TestDir;
 use vmm::jail::{KEPT, RULES};
 
-/// State, layers and files of one test, away from all others; removed at the end.
-struct Place(PathBuf);
-
-impl Place {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name =
-            format!("dormouse-security-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
-        command.args(args).current_dir(&self.0).stdin(Stdio::null());
-        command.env("DORMOUSE_ROOT", self.0.join("state")).env("DORMOUSE_LAYERS", self.0.join("layers"));
-        command
-    }
-
-    /// `dormouse do` on systrap.
-    fn run(&self, options: &[&str], program: &[&str]) -> Command {
-        self.command(&[&["do", "--platform", "systrap"], options, &["--"], program].concat())
-    }
-
-    /// A directory to be a volume.
-    fn directory(&self, name: &str) -> PathBuf {
-        let dir = self.0.join(name);
-        fs::create_dir(&dir).unwrap();
-        dir
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// `dormouse do` on systrap.
+fn on_systrap(test_dir: &TestDir, options: &[&str], program: &[&str]) -> Command {
+    test_dir.sandbox(&[&["--platform", "systrap"], options, &["--"], program].concat())
 }
 
 fn is_root() -> bool {
@@ -67,9 +35,9 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    fn start(place: &Place) -> Self {
+    fn start(test_dir: &TestDir) -> Self {
         let program = ["/bin/sh", "-c", "echo asleep; exec sleep 100"];
-        let mut front = place.run(&[], &program).stdout(Stdio::piped()).spawn().unwrap();
+        let mut front = on_systrap(test_dir, &[], &program).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(front.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "asleep\n");
@@ -120,11 +88,11 @@ fn the_vmm_has_given_up_the_host() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let file = fs::File::create(place.0.join("inherited")).unwrap();
+    let test_dir = TestDir::new();
+    let file = fs::File::create(test_dir.join("inherited")).unwrap();
     // SAFETY: a plain duplication, which children inherit.
     let inherited = unsafe { libc::dup(std::os::fd::AsRawFd::as_raw_fd(&file)) };
-    let sleeper = Sleeper::start(&place);
+    let sleeper = Sleeper::start(&test_dir);
     // SAFETY: the number was just made, and is nobody else's.
     unsafe { libc::close(inherited) };
     let vmm = sleeper.vmm;
@@ -176,24 +144,25 @@ fn no_two_sandboxes_share_an_owner() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let (one, two) = (Sleeper::start(&place), Sleeper::start(&place));
+    let test_dir = TestDir::new();
+    let (one, two) = (Sleeper::start(&test_dir), Sleeper::start(&test_dir));
     assert_ne!(status(one.vmm, "Uid")[0], status(two.vmm, "Uid")[0]);
 }
 
 /// Runs a VMM that makes an attempt once its jail is closed, as if it had been taken over; its output and its end. Its
 /// sandbox has an empty root.
-fn attempt(place: &Place, options: &[&str], what: &str) -> String {
-    let root = place.0.join("empty");
+fn attempt(test_dir: &TestDir, options: &[&str], what: &str) -> String {
+    let root = test_dir.join("empty");
     let _ = fs::create_dir(&root);
-    let mut command = place.run(&[&["--rootfs", root.to_str().unwrap()], options].concat(), &["/none"]);
+    let mut command =
+        on_systrap(test_dir, &[&["--rootfs", root.to_str().unwrap()], options].concat(), &["/none"]);
     let output = command.env("DORMOUSE_TEST_VMM_HOOK", what).output().unwrap();
     text(&output)
 }
 
 /// The attempt is no call that the filter knows.
-fn is_forbidden(place: &Place, options: &[&str], what: &str) {
-    let text = attempt(place, options, what);
+fn is_forbidden(test_dir: &TestDir, options: &[&str], what: &str) {
+    let text = attempt(test_dir, options, what);
     // The second where not even a last word is possible: another processor mode's call.
     let words = ["made a forbidden call", "made a system call that its filter forbids"];
     assert!(words.iter().any(|word| text.contains(word)), "{what}: {text}");
@@ -201,8 +170,8 @@ fn is_forbidden(place: &Place, options: &[&str], what: &str) {
 }
 
 /// The attempt is a call that passes the filter, and comes to nothing.
-fn is_refused(place: &Place, options: &[&str], what: &str, errors: &[&str]) {
-    let text = attempt(place, options, what);
+fn is_refused(test_dir: &TestDir, options: &[&str], what: &str, errors: &[&str]) {
+    let text = attempt(test_dir, options, what);
     assert!(errors.iter().any(|error| text.contains(error)) && text.contains("refused"), "{what}: {text}");
 }
 
@@ -213,23 +182,28 @@ fn a_taken_over_vmm_opens_no_host_file() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let secret = place.0.join("secret");
+    let test_dir = TestDir::new();
+    let secret = test_dir.join("secret");
     fs::write(&secret, "secret").unwrap();
     let secret = secret.to_str().unwrap();
     for mode in MODES {
         for path in [secret, "/etc/passwd", "/proc/1/environ", "/dev/mem", "/sys/kernel/uevent_helper"] {
-            is_refused(&place, mode, &format!("open:{path}"), &["No such file"]);
+            is_refused(&test_dir, mode, &format!("open:{path}"), &["No such file"]);
         }
         let up = "../../../../../../..";
         let me = std::process::id();
         for path in [format!("{up}{secret}"), format!("{up}/etc/passwd"), format!("../../{me}/root{secret}")]
         {
-            is_refused(&place, mode, &format!("open-below:{path}"), &["No such file", "Permission denied"]);
+            is_refused(
+                &test_dir,
+                mode,
+                &format!("open-below:{path}"),
+                &["No such file", "Permission denied"],
+            );
         }
         // Through the `/proc` that it has: no switch of the kernel's.
         for path in ["../../sysrq-trigger", "../../sys/kernel/core_pattern", "../../kcore"] {
-            is_refused(&place, mode, &format!("open-below:{path}"), &["No such file"]);
+            is_refused(&test_dir, mode, &format!("open-below:{path}"), &["No such file"]);
         }
     }
 }
@@ -239,12 +213,12 @@ fn a_taken_over_vmm_does_not_change_the_hosts_program() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
+    let test_dir = TestDir::new();
     for mode in MODES {
         // The view is mounted nowhere any more, and some kernels then find nothing behind the link.
         let errors = ["Read-only file system", "not permitted", "Permission denied", "No such file"];
-        is_refused(&place, mode, "chmod-program:../exe", &errors);
-        is_refused(&place, mode, "chmod-program:../../self/exe", &errors);
+        is_refused(&test_dir, mode, "chmod-program:../exe", &errors);
+        is_refused(&test_dir, mode, "chmod-program:../../self/exe", &errors);
     }
 }
 
@@ -253,21 +227,21 @@ fn a_taken_over_vmm_signals_nobody_and_reaches_no_other_sandbox() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let other = Sleeper::start(&place);
+    let test_dir = TestDir::new();
+    let other = Sleeper::start(&test_dir);
     let mut bystander = Command::new("sleep").arg("100").spawn().unwrap();
     for mode in MODES {
         for target in [other.vmm, bystander.id(), std::process::id()] {
-            is_refused(&place, mode, &format!("signal:{target}"), &["not permitted"]);
-            is_refused(&place, mode, &format!("signal-pidfd:{target}"), &["not permitted"]);
-            is_forbidden(&place, mode, &format!("kill:{target}"));
-            is_forbidden(&place, mode, &format!("ptrace:{target}"));
+            is_refused(&test_dir, mode, &format!("signal:{target}"), &["not permitted"]);
+            is_refused(&test_dir, mode, &format!("signal-pidfd:{target}"), &["not permitted"]);
+            is_forbidden(&test_dir, mode, &format!("kill:{target}"));
+            is_forbidden(&test_dir, mode, &format!("ptrace:{target}"));
         }
         let environ = format!("../../{}/environ", other.vmm);
-        is_refused(&place, mode, &format!("open-below:{environ}"), &["No such file", "Permission denied"]);
-        let control = place.0.join("state");
-        is_refused(&place, mode, &format!("open:{}", control.display()), &["No such file"]);
-        is_forbidden(&place, mode, "unix-socket");
+        is_refused(&test_dir, mode, &format!("open-below:{environ}"), &["No such file", "Permission denied"]);
+        let control = test_dir.join("state");
+        is_refused(&test_dir, mode, &format!("open:{}", control.display()), &["No such file"]);
+        is_forbidden(&test_dir, mode, "unix-socket");
     }
     assert!(bystander.try_wait().unwrap().is_none());
     bystander.kill().unwrap();
@@ -280,7 +254,7 @@ fn a_taken_over_vmm_makes_no_call_that_is_not_listed() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
+    let test_dir = TestDir::new();
     let attempts = [
         "mount:/",
         "module",
@@ -293,15 +267,15 @@ fn a_taken_over_vmm_makes_no_call_that_is_not_listed() {
         "x32",
     ];
     for what in attempts {
-        is_forbidden(&place, &[], what);
+        is_forbidden(&test_dir, &[], what);
     }
 }
 
 /// Owners of files in a volume, inside and on the host.
 fn owners(userns: &str) {
-    let place = Place::new();
-    let volume = place.directory("volume");
-    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let test_dir = TestDir::new();
+    let volume = test_dir.directory("volume");
+    fs::set_permissions(test_dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     for (name, id) in [("roots", 0), ("ones", 1), ("thousands", 1000)] {
         let path = volume.join(name);
         fs::write(&path, name).unwrap();
@@ -313,7 +287,9 @@ fn owners(userns: &str) {
                   touch /root/own; stat -c '%n %u %g' made /root/own /etc/passwd /";
     let volumes = format!("{}:/v", volume.display());
     let output =
-        place.run(&["--userns", userns, "--volume", &volumes], &["/bin/sh", "-c", script]).output().unwrap();
+        on_systrap(&test_dir, &["--userns", userns, "--volume", &volumes], &["/bin/sh", "-c", script])
+            .output()
+            .unwrap();
     let expected = "roots 0 0\nones 1 1\nthousands 1000 1000\nrootsonesthousands\n\
                     made 0 0\n/root/own 0 0\n/etc/passwd 0 0\n/ 0 0\n";
     assert_eq!(text(&output), expected, "{userns}");
@@ -340,8 +316,8 @@ fn a_root_that_cannot_be_mapped_is_shown_as_it_is() {
         return;
     }
     // An overlay does not take part in id mapping.
-    let place = Place::new();
-    let dirs: Vec<_> = ["lower", "upper", "work", "root"].map(|name| place.directory(name)).into();
+    let test_dir = TestDir::new();
+    let dirs: Vec<_> = ["lower", "upper", "work", "root"].map(|name| test_dir.directory(name)).into();
     fs::write(dirs[0].join("file"), "from below").unwrap();
     let [lower, upper, work, root] = [0, 1, 2, 3].map(|at| dirs[at].to_str().unwrap());
     let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
@@ -355,7 +331,7 @@ fn a_root_that_cannot_be_mapped_is_shown_as_it_is() {
         );
         let mut shell = Command::new("unshare");
         shell.args(["-m", "sh", "-c", &script]);
-        shell.env("DORMOUSE_ROOT", place.0.join("state")).env("DORMOUSE_LAYERS", place.0.join("layers"));
+        test_dir.set_roots(&mut shell);
         let output = shell.output().unwrap();
         assert!(text(&output).contains(expected), "{userns}: {}", text(&output));
     }
@@ -373,8 +349,9 @@ const NOT_WITNESSED: &[(&str, &str)] = &[
     ("exit_group", "the end has been reported by then"),
 ];
 /// Runs `everything.py` without one line of the list. True: it came to its end.
-fn runs_without(place: &Place, rule: Option<usize>) -> Result<(), String> {
-    let (work, elsewhere) = (place.0.join("work"), Path::new("/dev/shm").join(place.0.file_name().unwrap()));
+fn runs_without(test_dir: &TestDir, rule: Option<usize>) -> Result<(), String> {
+    let (work, elsewhere) =
+        (test_dir.join("work"), Path::new("/dev/shm").join(test_dir.path().file_name().unwrap()));
     for dir in [&work, &elsewhere] {
         let _ = fs::remove_dir_all(dir);
         fs::create_dir(dir).unwrap();
@@ -388,7 +365,7 @@ fn runs_without(place: &Place, rule: Option<usize>) -> Result<(), String> {
     // With a time-out it is asked how much processor time the sandbox has used.
     let mut options = vec!["--cwd", "/work", "--id", "w", "--idle-timeout", "1h"];
     volumes.iter().for_each(|volume| options.extend(["--volume", volume]));
-    let mut command = place.run(&options, &["/usr/bin/python3", "/tests/everything.py"]);
+    let mut command = on_systrap(test_dir, &options, &["/usr/bin/python3", "/tests/everything.py"]);
     let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(null);
     if let Some(index) = rule {
@@ -403,7 +380,7 @@ fn runs_without(place: &Place, rule: Option<usize>) -> Result<(), String> {
             "shorten" => {
                 fs::File::options().write(true).open(work.join("short")).unwrap().set_len(10).unwrap()
             }
-            "signal" => drop(place.command(&["kill", "w", "USR1"]).output().unwrap()),
+            "signal" => drop(test_dir.command(&["kill", "w", "USR1"]).output().unwrap()),
             "stop" => stop_and_continue(vmm_of(front.id())),
             _ => continue,
         }
@@ -431,15 +408,15 @@ fn every_line_of_the_list_is_needed() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    runs_without(&place, None).expect("with every line it runs");
+    let test_dir = TestDir::new();
+    runs_without(&test_dir, None).expect("with every line it runs");
     let excused = |name: &str| NOT_WITNESSED.iter().any(|(known, _)| *known == name);
     let mut needless = Vec::new();
     for (index, rule) in RULES.iter().enumerate() {
         let elsewhere = rule.platform == Some(Platform::Kvm);
         // Its witness is tests/terminal.rs.
         let elsewhere = elsewhere || rule.why == "a terminal's size";
-        if !elsewhere && !excused(rule.name) && runs_without(&place, Some(index)).is_ok() {
+        if !elsewhere && !excused(rule.name) && runs_without(&test_dir, Some(index)).is_ok() {
             needless.push(rule.name);
         }
     }
@@ -451,8 +428,8 @@ fn stubs_have_no_descriptors() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let sleeper = Sleeper::start(&place);
+    let test_dir = TestDir::new();
+    let sleeper = Sleeper::start(&test_dir);
     // The zygote has one thread with everything; each process has one mapper with descriptors, and other threads.
     // A process that was forked just now is still like the zygote.
     let kinds = eventually(|| {
