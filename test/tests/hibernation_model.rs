@@ -70,8 +70,8 @@ fn what_is_held_goes_on_by_order_alone() {
 const SMALL: Budget = Budget { orders: 2, holds: 0, wake_events: 1, execs: 1, failures: 1 };
 
 #[test]
-fn it_finds_a_wake_event_that_is_lost_on_the_way_down() {
-    let rules = Rules { tells_wake_events_on_the_way_down: false, ..AS_IT_IS };
+fn it_finds_a_wake_event_that_is_lost_on_the_way_to_rest() {
+    let rules = Rules { tells_wake_events_on_the_way_to_rest: false, ..AS_IT_IS };
     assert_eq!(flaw_of(rules, SMALL), "a wake event is lost");
 }
 

@@ -47,16 +47,16 @@ impl World {
         if !is_as_asked {
             return Some("the last request has not won");
         }
-        if self.supervisor.is_held() && !self.supervisor.is_down() {
+        if self.supervisor.is_held() && !self.supervisor.is_at_rest() {
             return Some("what is held goes on");
         }
         if self.supervisor.kernel_state() != kernel_state {
             return Some("the supervisor takes the sandbox to be where it is not");
         }
-        if self.supervisor.wants_down() != (self.asked != Asked::Run) {
+        if self.supervisor.wants_rest() != (self.asked != Asked::Run) {
             return Some("the supervisor wants something else than it has asked for");
         }
-        if self.supervisor.fall().is_some() || self.supervisor.is_rising() {
+        if self.supervisor.hibernation().is_some() || self.supervisor.is_waking() {
             return Some("the supervisor waits for something that does not come");
         }
         None

@@ -75,8 +75,8 @@ pub struct Budget {
 /// How it is done. All true: as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// A wake event that comes on the way down is told to the machine.
-    pub tells_wake_events_on_the_way_down: bool,
+    /// A wake event that comes on the way to rest is told to the machine.
+    pub tells_wake_events_on_the_way_to_rest: bool,
     /// The machine hears of an answer after the host has.
     pub tells_host_first: bool,
     /// The CPU that hibernates the sandbox looks for processes that came in before.
@@ -86,7 +86,7 @@ pub struct Rules {
 }
 
 pub const AS_IT_IS: Rules = Rules {
-    tells_wake_events_on_the_way_down: true,
+    tells_wake_events_on_the_way_to_rest: true,
     tells_host_first: true,
     looks_for_execs: true,
     tells_failures: true,
@@ -96,10 +96,10 @@ pub const AS_IT_IS: Rules = Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code)] // what they hold is only printed
 pub enum Step {
-    WantDown,
-    WantAwake,
+    WantRest,
+    WantRunning,
     Holds,
-    HoldsDown,
+    HoldsHibernated,
     Resumes,
     Starts,
     Exec,
@@ -249,7 +249,7 @@ impl World {
     fn wake_by(&mut self, cpu: usize, by: u64, rules: Rules) {
         self.wake_event = self.kernel.is_paused();
         let is_on_the_way = matches!(self.kernel.state(), State::Hibernating(_) | State::Answering(_));
-        if self.kernel.is_paused() && (rules.tells_wake_events_on_the_way_down || !is_on_the_way) {
+        if self.kernel.is_paused() && (rules.tells_wake_events_on_the_way_to_rest || !is_on_the_way) {
             self.feed(cpu, kernel::Input::WakeEvent(by));
         }
     }
@@ -287,8 +287,8 @@ impl World {
                 next.count(request, outcome);
                 let sleeps = matches!(outcome, Outcome::Done | Outcome::Already);
                 match sleeps {
-                    true => next.report(supervisor::Input::Asleep(number(request))),
-                    false => next.report(supervisor::Input::StayedWarm(number(request))),
+                    true => next.report(supervisor::Input::Hibernated(number(request))),
+                    false => next.report(supervisor::Input::NotHibernated(number(request))),
                 }
                 if rules.tells_host_first {
                     feed(&mut next, kernel::Input::Told(request));
@@ -406,7 +406,7 @@ impl World {
             next.exec_waits = false;
             all.push((Step::Begins, next));
         }
-        if self.supervisor.fall().is_some_and(|fall| fall.strict_at.is_some()) {
+        if self.supervisor.hibernation().is_some_and(|hibernation| hibernation.strict_at.is_some()) {
             let mut next = self.clone();
             next.tell_supervisor(supervisor::Input::Tick { now: start() + IDLE_PATIENCE });
             all.push((Step::Hastens, next));

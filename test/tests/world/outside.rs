@@ -18,9 +18,9 @@ impl World {
             add(Step::Exec, &|next| {
                 next.budget.execs -= 1;
                 next.post(Event::Exec);
-                if next.supervisor.is_hibernated() || next.supervisor.fall().is_some() {
+                if next.supervisor.is_hibernated() || next.supervisor.hibernation().is_some() {
                     let cause = Cause::Request("exec");
-                    next.tell_supervisor(supervisor::Input::WantAwake { cause, now: start() });
+                    next.tell_supervisor(supervisor::Input::WantRunning { cause, now: start() });
                 }
             });
         }
@@ -48,15 +48,15 @@ impl World {
     fn orders(&self, all: &mut Vec<(Step, World)>) {
         let mut add = |step, change: &dyn Fn(&mut World)| all.push((step, self.changed(change)));
         if self.budget.orders > 0 {
-            add(Step::WantDown, &|next| {
+            add(Step::WantRest, &|next| {
                 next.budget.orders -= 1;
                 let hibernates = next.can_hibernate;
                 let (cause, now) = (Cause::Order, start());
-                next.tell_supervisor(supervisor::Input::WantDown { cause, hibernates, now });
+                next.tell_supervisor(supervisor::Input::WantRest { cause, hibernates, now });
             });
-            add(Step::WantAwake, &|next| {
+            add(Step::WantRunning, &|next| {
                 next.budget.orders -= 1;
-                next.tell_supervisor(supervisor::Input::WantAwake { cause: Cause::Order, now: start() });
+                next.tell_supervisor(supervisor::Input::WantRunning { cause: Cause::Order, now: start() });
             });
             if !self.can_hibernate {
                 add(Step::Starts, &|next| {
@@ -74,18 +74,18 @@ impl World {
             let hold = |next: &mut World, hibernates| {
                 next.budget.holds -= 1;
                 let (cause, now) = (Cause::Pause, start());
-                next.tell_supervisor(supervisor::Input::WantDown { cause, hibernates, now });
+                next.tell_supervisor(supervisor::Input::WantRest { cause, hibernates, now });
             };
             if self.supervisor.is_held() {
                 add(Step::Resumes, &|next| {
                     next.budget.holds -= 1;
                     let (cause, now) = (Cause::Resume, start());
-                    next.tell_supervisor(supervisor::Input::WantAwake { cause, now });
+                    next.tell_supervisor(supervisor::Input::WantRunning { cause, now });
                 });
             } else {
                 add(Step::Holds, &|next| hold(next, false));
                 if self.can_hibernate {
-                    add(Step::HoldsDown, &|next| hold(next, true));
+                    add(Step::HoldsHibernated, &|next| hold(next, true));
                 }
             }
         }
@@ -95,7 +95,7 @@ impl World {
     fn delays(&self, all: &mut Vec<(Step, World)>) {
         let mut add = |step, change: &dyn Fn(&mut World)| all.push((step, self.changed(change)));
         if self.budget.failures > 0 {
-            if self.supervisor.fall().is_some() {
+            if self.supervisor.hibernation().is_some() {
                 add(Step::GivesUp, &|next| {
                     next.budget.failures -= 1;
                     next.tell_supervisor(supervisor::Input::Tick { now: start() + HIBERNATE_PATIENCE });

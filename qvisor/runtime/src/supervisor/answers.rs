@@ -18,7 +18,7 @@ impl Waiter {
         if progress.ending || container.stage == Stage::Ended {
             return Some(Err(progress.last_words(of)));
         }
-        if self.is_overtaken(progress.machine.wants_down()) {
+        if self.is_overtaken(progress.machine.wants_rest()) {
             let why = match &self.what {
                 For::Wake => "a later request to hibernate it came in between",
                 _ if progress.failure.is_some() => progress.failure.as_deref().unwrap_or_default(),
@@ -38,7 +38,7 @@ impl Waiter {
                 _ => Some(Err("it was resumed meanwhile".into())),
             },
             For::Pause if !progress.machine.is_held() => Some(Err("it was resumed meanwhile".into())),
-            For::Pause => progress.machine.is_down().then_some(Ok(None)),
+            For::Pause => progress.machine.is_at_rest().then_some(Ok(None)),
             For::Processes => {
                 let list = progress.processes.as_ref().filter(|(listed, _)| *listed == of);
                 list.map(|(_, list)| Ok(Some(Figures::Processes(list.clone()))))
@@ -54,16 +54,16 @@ impl Waiter {
             }
             // The asker may continue the leash as soon as it has the answer: the leash has to be stopped by then.
             For::Hibernation(Some(Figures::Hibernated(done)))
-                if progress.containers.first().shows_stopped() || !progress.machine.wants_down() =>
+                if progress.containers.first().shows_stopped() || !progress.machine.wants_rest() =>
             {
                 Some(Ok(Some(Figures::Hibernated(Hibernated { total_us, ..done.clone() }))))
             }
-            // One that `pause` holds stays down when it cannot hibernate, as it is wanted, so nothing overtakes the order.
-            For::Hibernation(None) if progress.machine.is_down() && !progress.machine.is_hibernated() => {
+            // One that `pause` holds stays paused when it cannot hibernate, as it is wanted, so nothing overtakes the order.
+            For::Hibernation(None) if progress.machine.is_at_rest() && !progress.machine.is_hibernated() => {
                 progress.failure.clone().map(Err)
             }
             For::Hibernation(_) => None,
-            For::Wake if progress.machine.is_hibernated() || progress.machine.is_rising() => None,
+            For::Wake if progress.machine.is_hibernated() || progress.machine.is_waking() => None,
             For::Wake => Some(Ok(Some(Figures::Woken(Woken { total_us, ..progress.woken.clone() })))),
         }
     }

@@ -154,9 +154,9 @@ impl World {
         self.supervisor.report(REPORT_IDLE, 0);
         let progress = self.supervisor.lock();
         assert!(
-            !progress.machine.wants_down()
+            !progress.machine.wants_rest()
                 && !progress.machine.is_hibernated()
-                && progress.machine.fall().is_none()
+                && progress.machine.hibernation().is_none()
         );
         assert!(progress.waiters.is_empty());
     }

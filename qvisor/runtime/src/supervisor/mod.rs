@@ -167,8 +167,8 @@ impl Supervisor {
             REPORT_RUNNING => self.reached(progress, ContainerId(of), Stage::Running, &Report::Started),
             REPORT_PAUSED => self.step(progress, Input::Paused(of), news),
             REPORT_RESUMED => self.step(progress, Input::Resumed { of, now }, news),
-            REPORT_ASLEEP => self.step(progress, Input::Asleep(of), news),
-            REPORT_STAYED_WARM => self.step(progress, Input::StayedWarm(of), news),
+            REPORT_ASLEEP => self.step(progress, Input::Hibernated(of), news),
+            REPORT_STAYED_WARM => self.step(progress, Input::NotHibernated(of), news),
             REPORT_WAKE_EVENT => {
                 let what = match of {
                     WAKE_EVENT_STREAM => "stdin",
@@ -188,11 +188,11 @@ impl Supervisor {
             REPORT_IDLE => self.step(progress, Input::Idle, news),
             REPORT_IDLE_TIMEOUT
                 if progress.is_running()
-                    && !progress.machine.wants_down()
+                    && !progress.machine.wants_rest()
                     && self.can_hibernate.is_ok()
                     && !self.execs.is_any_starting() =>
             {
-                self.want_down(progress, Cause::IdleTimeout);
+                self.want_rest(progress, Cause::IdleTimeout);
             }
             _ => {}
         }

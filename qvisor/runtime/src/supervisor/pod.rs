@@ -138,9 +138,9 @@ impl Supervisor {
         self.post(id, EVENT_PAUSE_CONTAINER, u32::from(rest != Rest::No), request.cast_signed());
         if rest == Rest::No {
             self.wake_for_signal(progress);
-        } else if progress.are_all_stopped() && !progress.machine.wants_down() {
+        } else if progress.are_all_stopped() && !progress.machine.wants_rest() {
             progress.all_stopped = true;
-            self.want_down(progress, Cause::Signal);
+            self.want_rest(progress, Cause::Signal);
         }
     }
 

@@ -10,7 +10,7 @@ use vmm::leash::Leash;
 use super::containers::{ContainerId, Containers, Rest};
 use super::journal::{Readers, Transition, now_us};
 use super::stage::{Cause, Stage, TIMER};
-use super::state_machine::{Rise, StateMachine};
+use super::state_machine::{PendingWake, StateMachine};
 use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::reasons::{KeptAwake, Reasons, Who, WokenBy};
@@ -136,8 +136,8 @@ impl Progress {
     }
 
     /// Keeps what the hibernation that has just ended came to for those who wait for it.
-    pub(super) fn fallen(&mut self, figures: &Figures) {
-        self.waiters.iter_mut().for_each(|waiter| waiter.has_fallen(figures));
+    pub(super) fn hibernation_came_to(&mut self, figures: &Figures) {
+        self.waiters.iter_mut().for_each(|waiter| waiter.hibernation_came_to(figures));
     }
 
     /// Its memory is in its home.
@@ -148,9 +148,9 @@ impl Progress {
         self.visitor = None;
         let total_us = since.map_or(done.total_us, |since| micros(since.elapsed()));
         let figures = Figures::Hibernated(Hibernated { total_us, ..done });
-        self.fallen(&figures);
-        let cause = self.machine.down_cause();
-        self.cycles.fallen(cause.name());
+        self.hibernation_came_to(&figures);
+        let cause = self.machine.rest_cause();
+        self.cycles.hibernated(cause.name());
         let transition = Transition::new(Some(from), SandboxState::Hibernated, Some(cause));
         self.readers.tell(&Transition { figures: Some(&figures), ..transition });
     }
@@ -158,24 +158,24 @@ impl Progress {
     /// The hibernation did not come about; the sandbox goes on.
     pub(super) fn tell_of_failure(&mut self, why: String) {
         let state = self.machine.sandbox_state();
-        let transition = Transition::new(Some(state), state, Some(self.machine.down_cause()));
+        let transition = Transition::new(Some(state), state, Some(self.machine.rest_cause()));
         self.readers.tell(&Transition { error: Some(&why), ..transition });
         self.failure = Some(why);
         self.cycles.failed += 1;
     }
 
     /// It was hibernated, and goes on.
-    pub(super) fn tell_of_wake(&mut self, rise: &Rise, woken: Woken) {
-        self.woken = Woken { total_us: micros(rise.since.elapsed()), ..woken };
+    pub(super) fn tell_of_wake(&mut self, wake: &PendingWake, woken: Woken) {
+        self.woken = Woken { total_us: micros(wake.since.elapsed()), ..woken };
         let to = self.machine.sandbox_state();
-        let transition = Transition::new(Some(SandboxState::Hibernated), to, Some(rise.cause));
-        self.cycles.woken(rise.cause.name(), transition.request, self.woken.total_us);
+        let transition = Transition::new(Some(SandboxState::Hibernated), to, Some(wake.cause));
+        self.cycles.woken(wake.cause.name(), transition.request, self.woken.total_us);
         self.reasons.kept_awake = None;
-        let timer = self.timer.take().filter(|_| rise.cause == Cause::Request(TIMER));
+        let timer = self.timer.take().filter(|_| wake.cause == Cause::Request(TIMER));
         let visitor = self.visitor.take();
         self.reasons.woken_by = Some(WokenBy {
             time_us: transition.time_us,
-            cause: rise.cause.name().to_owned(),
+            cause: wake.cause.name().to_owned(),
             request: transition.request.map(str::to_owned),
             who: timer.as_ref().map(Who::of_timer).or(visitor).unwrap_or_default(),
         });
@@ -203,7 +203,7 @@ impl Progress {
         let who = Who::parse(text);
         self.readers.tell_why("woken-for", &who);
         match &mut self.reasons.woken_by {
-            Some(woken) if !self.machine.is_down() && woken.who == Who::default() => woken.who = who,
+            Some(woken) if !self.machine.is_at_rest() && woken.who == Who::default() => woken.who = who,
             _ => self.visitor = Some(who),
         }
     }
@@ -223,12 +223,12 @@ impl Progress {
 
     /// When somebody has to look again although nothing happened.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let fall = self
+        let hibernation = self
             .machine
-            .fall()
+            .hibernation()
             .into_iter()
-            .flat_map(|fall| fall.strict_at.into_iter().chain([fall.deadline]));
-        fall.chain(self.waiters.iter().map(|waiter| waiter.deadline)).min()
+            .flat_map(|hibernation| hibernation.strict_at.into_iter().chain([hibernation.deadline]));
+        hibernation.chain(self.waiters.iter().map(|waiter| waiter.deadline)).min()
     }
 }
 

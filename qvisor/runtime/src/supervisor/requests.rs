@@ -1,15 +1,15 @@
-//! Wishes for a sandbox: that it is down, or goes on. The last one counts, whoever utters it.
+//! Wishes for a sandbox: that it rests, or goes on. The last one counts, whoever utters it.
 //!
 //! The kernel is asked by numbered requests, and takes the one with the largest number. The leash shows others what is
 //! wanted, and is one of those who say it:
 //!
-//! - When the VMM sees the leash stopped although the sandbox is to go on, or continued although it is to be down,
+//! - When the VMM sees the leash stopped although the sandbox is to go on, or continued although it is to rest,
 //!   somebody else has done that, and it is what is wanted from now on. Edges are not counted: several signals may be
 //!   seen as one, but the last state is always seen.
 //! - When the sandbox is to go on for another reason, and the leash is stopped, the VMM continues it, and takes the news
 //!   of that itself under the same lock. So a leash that is seen continued later was continued by others; and when a
 //!   `SIGSTOP` comes right after, the leash is seen stopped, and that counts, being the last.
-//! - When the sandbox is down for another reason, the VMM tells the leash to stop itself (it has no right to stop it),
+//! - When the sandbox rests for another reason, the VMM tells the leash to stop itself (it has no right to stop it),
 //!   which takes a moment. Until the leash is seen stopped it is *told*: a stop that is seen then is nobody's wish, and
 //!   nothing is done to the leash, so that it cannot stop itself after it was continued. Who waits for a hibernation
 //!   hears of it only afterwards, since before that a `SIGCONT` would do nothing.
@@ -53,7 +53,7 @@ impl Supervisor {
         match action {
             Action::Pause { request, is_held } => ask(EVENT_PAUSE, held(is_held), request),
             Action::Hibernate { request, is_held } => {
-                let idle = progress.machine.down_cause() == Cause::IdleTimeout;
+                let idle = progress.machine.rest_cause() == Cause::IdleTimeout;
                 let flags = 1 | held(is_held) | if idle { EVENT_FLAG_IDLE } else { 0 };
                 ask(EVENT_HIBERNATE, flags, request);
                 progress.failure = None;
@@ -61,18 +61,18 @@ impl Supervisor {
             }
             Action::Hasten { request, is_held } => ask(EVENT_HIBERNATE, held(is_held), request),
             Action::Wake { request, serves } => ask(EVENT_WAKE, serves.into(), request),
-            Action::Slept { from, since } => progress.tell_of_sleep(from, since, news.slept()),
-            Action::SleptAlready => progress.fallen(&Figures::Hibernated(news.slept())),
+            Action::Hibernated { from, since } => progress.tell_of_sleep(from, since, news.slept()),
+            Action::HibernatedAlready => progress.hibernation_came_to(&Figures::Hibernated(news.slept())),
             // Something came in between, as on any other day.
-            Action::StayedWarm
-                if progress.machine.down_cause() == Cause::IdleTimeout && news.is_without_failure() => {}
-            Action::StayedWarm => progress.tell_of_failure(news.failure()),
+            Action::NotHibernated
+                if progress.machine.rest_cause() == Cause::IdleTimeout && news.is_without_failure() => {}
+            Action::NotHibernated => progress.tell_of_failure(news.failure()),
             Action::GaveUp => progress.tell_of_failure("it did not come to rest".into()),
-            Action::Woke(rise) => {
-                progress.tell_of_wake(&rise, news.woken());
+            Action::Woken(wake) => {
+                progress.tell_of_wake(&wake, news.woken());
                 progress.continue_stopped();
             }
-            Action::Rested => {
+            Action::WokenUp => {
                 let (from, to) = (SandboxState::HibernateRunning, progress.machine.sandbox_state());
                 progress.readers.tell(&Transition::new(Some(from), to, None));
             }
@@ -80,14 +80,14 @@ impl Supervisor {
     }
 
     /// It is to be hibernated; where that cannot be, to pause.
-    pub(super) fn want_down(&self, progress: &mut Progress, cause: Cause) {
+    pub(super) fn want_rest(&self, progress: &mut Progress, cause: Cause) {
         let hibernates = progress.is_running() && self.can_hibernate.is_ok();
-        self.step(progress, Input::WantDown { cause, hibernates, now: Instant::now() }, News::default());
+        self.step(progress, Input::WantRest { cause, hibernates, now: Instant::now() }, News::default());
     }
 
     /// It is to go on.
-    pub(super) fn want_awake(&self, progress: &mut Progress, cause: Cause) {
-        self.step(progress, Input::WantAwake { cause, now: Instant::now() }, News::default());
+    pub(super) fn want_running(&self, progress: &mut Progress, cause: Cause) {
+        self.step(progress, Input::WantRunning { cause, now: Instant::now() }, News::default());
     }
 
     /// Makes the leash show what is wanted, and tells those whose wait is over.
@@ -104,11 +104,11 @@ impl Supervisor {
         if state.is_told || is_ending {
             return;
         }
-        let is_down = machine.is_hibernated() || machine.down_cause() == Cause::Signal;
-        if !machine.wants_down() && state.is_stopped {
+        let rests = machine.is_hibernated() || machine.rest_cause() == Cause::Signal;
+        if !machine.wants_rest() && state.is_stopped {
             leash.resume();
             self.take_leash_news(progress);
-        } else if machine.wants_down() && !state.is_stopped && is_down {
+        } else if machine.wants_rest() && !state.is_stopped && rests {
             state.is_told = true;
             leash.stop();
         }
@@ -136,11 +136,11 @@ impl Supervisor {
             let is_news = state.is_stopped != is_stopped;
             state.is_stopped = is_stopped;
             match is_stopped {
-                true if !progress.machine.wants_down() && !was_told => {
-                    self.want_down(progress, Cause::Signal)
+                true if !progress.machine.wants_rest() && !was_told => {
+                    self.want_rest(progress, Cause::Signal)
                 }
-                false if progress.machine.wants_down() && (is_news || was_told) => {
-                    self.want_awake(progress, Cause::Signal);
+                false if progress.machine.wants_rest() && (is_news || was_told) => {
+                    self.want_running(progress, Cause::Signal);
                 }
                 _ => {}
             }

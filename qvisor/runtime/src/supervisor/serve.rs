@@ -296,11 +296,11 @@ impl Supervisor {
 
     /// Tells the kernel of something that comes in, for which a sandbox that sleeps wakes.
     pub(super) fn come_in(&self, progress: &mut Progress, kind: u32, id: u64, len: i64) {
-        let sleeps = progress.machine.is_hibernated() || progress.machine.fall().is_some();
+        let sleeps = progress.machine.is_hibernated() || progress.machine.hibernation().is_some();
         // It is there by then, and so does not count as idle.
         self.events.post(Event { kind, flags: 0, token: id, value: len });
         if sleeps {
-            self.want_awake(progress, Cause::Request("exec"));
+            self.want_running(progress, Cause::Request("exec"));
             self.continue_leash(progress);
         }
     }
@@ -424,14 +424,14 @@ impl Supervisor {
         }
         let has_leash = progress.containers.first().leash.is_some();
         match (signal, of) {
-            (libc::SIGSTOP, ContainerId::FIRST) => self.want_down(progress, Cause::Signal),
+            (libc::SIGSTOP, ContainerId::FIRST) => self.want_rest(progress, Cause::Signal),
             // As in a frozen control group, it has an effect only afterwards.
             (libc::SIGCONT, _) if progress.machine.is_held() => self.deliver(progress, of, libc::SIGCONT, 0),
-            (libc::SIGCONT, ContainerId::FIRST) if !has_leash && !progress.machine.wants_down() => {
+            (libc::SIGCONT, ContainerId::FIRST) if !has_leash && !progress.machine.wants_rest() => {
                 self.deliver(progress, of, libc::SIGCONT, 0);
             }
             (libc::SIGCONT, ContainerId::FIRST) => {
-                self.want_awake(progress, Cause::Signal);
+                self.want_running(progress, Cause::Signal);
                 self.continue_leash(progress);
             }
             (libc::SIGSTOP | libc::SIGCONT, _) => self.tell_leash(progress, of, signal),
@@ -458,7 +458,7 @@ impl Supervisor {
         }
         let hibernates = self.pause_hibernates && progress.is_running() && self.can_hibernate.is_ok();
         let (cause, now) = (Cause::Pause, Instant::now());
-        self.step(progress, Input::WantDown { cause, hibernates, now }, News::default());
+        self.step(progress, Input::WantRest { cause, hibernates, now }, News::default());
         Ok(())
     }
 
@@ -466,7 +466,7 @@ impl Supervisor {
         if !progress.machine.is_held() && progress.status(ContainerId::FIRST) != Status::Paused {
             return Err(words::NOT_PAUSED.into());
         }
-        self.want_awake(progress, Cause::Resume);
+        self.want_running(progress, Cause::Resume);
         self.continue_leash(progress);
         Ok(())
     }
@@ -476,21 +476,21 @@ impl Supervisor {
         if !progress.is_running() {
             return Err("its first process does not run yet".into());
         }
-        if progress.machine.is_hibernated() && !progress.machine.is_rising() {
+        if progress.machine.is_hibernated() && !progress.machine.is_waking() {
             return Err("it is hibernated already".into());
         }
-        self.want_down(progress, Cause::Order);
+        self.want_rest(progress, Cause::Order);
         Ok(())
     }
 
     fn wake(&self, progress: &mut Progress, reap: Option<Reap>) -> Result<(), String> {
-        if !progress.machine.is_hibernated() && progress.machine.fall().is_none() {
+        if !progress.machine.is_hibernated() && progress.machine.hibernation().is_none() {
             return Err("it is not hibernated".into());
         }
-        if progress.machine.is_hibernated() && !progress.machine.is_rising() {
+        if progress.machine.is_hibernated() && !progress.machine.is_waking() {
             self.hibernation.begin_wake(reap);
         }
-        self.want_awake(progress, Cause::Order);
+        self.want_running(progress, Cause::Order);
         self.continue_leash(progress);
         Ok(())
     }
@@ -508,8 +508,8 @@ impl Supervisor {
 
     pub(super) fn wake_for_signal(&self, progress: &mut Progress) {
         // The receiver of a signal has to run to see it. The signal is there by then, so the sandbox is not idle.
-        if progress.machine.is_hibernated() || progress.machine.fall().is_some() {
-            self.want_awake(progress, Cause::Request("signal"));
+        if progress.machine.is_hibernated() || progress.machine.hibernation().is_some() {
+            self.want_running(progress, Cause::Request("signal"));
             self.continue_leash(progress);
         }
     }

@@ -31,24 +31,24 @@ pub enum KernelState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Course {
     /// It goes on.
-    Up,
+    Running,
     /// It is to go on, and the kernel was asked.
-    Rising(Rise),
+    Waking(PendingWake),
     /// It is to be hibernated, and the kernel was asked.
-    Falling {
-        fall: Fall,
+    Hibernating {
+        hibernation: PendingHibernation,
         /// A wake that this came upon.
-        overtaken: Option<Rise>,
+        overtaken: Option<PendingWake>,
     },
-    /// It is to be down, and nothing is left to be done: it is hibernated, or paused where it cannot hibernate.
-    Down,
-    /// A wake event wakes it. It is still to be down, for all that others know, until it goes on.
-    WokenByEvent(Rise),
+    /// It is to rest, and nothing is left to be done: it is hibernated, or paused where it cannot hibernate.
+    AtRest,
+    /// A wake event wakes it. It is still to rest, for all that others know, until it goes on.
+    WokenByEvent(PendingWake),
 }
 
 /// A hibernation under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fall {
+pub struct PendingHibernation {
     pub request: u64,
     pub since: Instant,
     /// When a sandbox that is never idle is stopped wherever it is.
@@ -59,14 +59,14 @@ pub struct Fall {
 
 /// A wake, or the end of a pause, under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Rise {
+pub struct PendingWake {
     /// `None`: by the kernel itself.
     pub request: Option<u64>,
     pub cause: Cause,
     pub since: Instant,
 }
 
-impl Rise {
+impl PendingWake {
     fn is_answered_by(&self, of: u64) -> bool {
         self.request.is_none_or(|request| of >= request)
     }
@@ -76,13 +76,13 @@ impl Rise {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
     /// It is to be hibernated; where that cannot be (`hibernates`), to pause.
-    WantDown {
+    WantRest {
         cause: Cause,
         hibernates: bool,
         now: Instant,
     },
     /// It is to go on.
-    WantAwake {
+    WantRunning {
         cause: Cause,
         now: Instant,
     },
@@ -96,8 +96,8 @@ pub enum Input {
         of: u64,
         now: Instant,
     },
-    Asleep(u64),
-    StayedWarm(u64),
+    Hibernated(u64),
+    NotHibernated(u64),
     /// The kind of wake event.
     WakeEvent {
         what: &'static str,
@@ -129,20 +129,20 @@ pub enum Action {
         serves: bool,
     },
     /// Tell those who are concerned. It hibernated, which began then.
-    Slept {
+    Hibernated {
         from: SandboxState,
         since: Option<Instant>,
     },
     /// It was hibernated before.
-    SleptAlready,
+    HibernatedAlready,
     /// The hibernation did not come about; the sandbox goes on.
-    StayedWarm,
+    NotHibernated,
     /// The hibernation was given up, since it took too long.
     GaveUp,
     /// It was woken.
-    Woke(Rise),
+    Woken(PendingWake),
     /// It has come to rest after a wake.
-    Rested,
+    WokenUp,
 }
 
 /// See the module.
@@ -150,7 +150,7 @@ pub enum Action {
 pub struct StateMachine {
     kernel_state: KernelState,
     course: Course,
-    down_cause: Cause,
+    rest_cause: Cause,
     /// It was paused by `pause`, and only who says so makes it go on.
     is_held: bool,
     /// Its state while it is awake, were it idle.
@@ -165,8 +165,8 @@ impl Default for StateMachine {
     fn default() -> Self {
         Self {
             kernel_state: KernelState::Running,
-            course: Course::Up,
-            down_cause: Cause::Order,
+            course: Course::Running,
+            rest_cause: Cause::Order,
             is_held: false,
             awake_as: SandboxState::Warm,
             requests: 0,
@@ -185,13 +185,13 @@ impl StateMachine {
     }
 
     /// Whether it is to be hibernated, or paused where it cannot be.
-    pub fn wants_down(&self) -> bool {
-        matches!(self.course, Course::Falling { .. } | Course::Down | Course::WokenByEvent(_))
+    pub fn wants_rest(&self) -> bool {
+        matches!(self.course, Course::Hibernating { .. } | Course::AtRest | Course::WokenByEvent(_))
     }
 
     /// The cause of the last hibernation or pause.
-    pub fn down_cause(&self) -> Cause {
-        self.down_cause
+    pub fn rest_cause(&self) -> Cause {
+        self.rest_cause
     }
 
     /// Whether it was paused by `pause`: requests, signals and wake events do not make it go on.
@@ -199,35 +199,35 @@ impl StateMachine {
         self.is_held
     }
 
-    /// Whether it is down, as is wanted, and nothing is under way.
-    pub fn is_down(&self) -> bool {
-        self.course == Course::Down && self.kernel_state != KernelState::Running
+    /// Whether it rests, as is wanted, and nothing is under way.
+    pub fn is_at_rest(&self) -> bool {
+        self.course == Course::AtRest && self.kernel_state != KernelState::Running
     }
 
     /// Whether somebody has paused it, and nothing is under way. A pause on the way to a hibernation, or from one that a wake has
     /// called off, is the kernel's own affair: nobody has asked for it, and it passes by itself.
     pub fn is_at_rest_by_order(&self) -> bool {
-        self.is_down() && (self.is_held || self.kernel_state == KernelState::Paused)
+        self.is_at_rest() && (self.is_held || self.kernel_state == KernelState::Paused)
     }
 
     /// Whether it is hibernated, as is wanted, nothing is under way, and whatever comes wakes it.
     pub fn is_asleep(&self) -> bool {
-        self.is_hibernated() && self.is_down() && !self.is_held
+        self.is_hibernated() && self.is_at_rest() && !self.is_held
     }
 
     /// The hibernation under way.
-    pub fn fall(&self) -> Option<&Fall> {
+    pub fn hibernation(&self) -> Option<&PendingHibernation> {
         match &self.course {
-            Course::Falling { fall, .. } => Some(fall),
+            Course::Hibernating { hibernation, .. } => Some(hibernation),
             _ => None,
         }
     }
 
     /// Whether a wake is under way, be it one that was overtaken.
-    pub fn is_rising(&self) -> bool {
+    pub fn is_waking(&self) -> bool {
         matches!(
             self.course,
-            Course::Rising(_) | Course::WokenByEvent(_) | Course::Falling { overtaken: Some(_), .. }
+            Course::Waking(_) | Course::WokenByEvent(_) | Course::Hibernating { overtaken: Some(_), .. }
         )
     }
 
@@ -244,69 +244,79 @@ impl StateMachine {
     /// Takes what happened; result: what is to be done about it.
     pub fn step(&mut self, input: Input) -> Vec<Action> {
         match input {
-            Input::WantDown { cause, hibernates, now } => self.hears_down(cause, hibernates, now),
-            Input::WantAwake { cause, now } => self.hears_awake(cause, now),
+            Input::WantRest { cause, hibernates, now } => self.hears_rest(cause, hibernates, now),
+            Input::WantRunning { cause, now } => self.hears_running(cause, now),
             Input::Tick { now } => self.tick(now),
             // Reports of the kernel.
-            Input::Paused(of) | Input::Resumed { of, .. } | Input::Asleep(of) if of < self.answered => vec![],
+            Input::Paused(of) | Input::Resumed { of, .. } | Input::Hibernated(of) if of < self.answered => {
+                vec![]
+            }
             Input::Paused(of) => self.has_paused(of),
-            Input::Asleep(of) => self.has_fallen_asleep(of),
-            Input::StayedWarm(of) => self.has_stayed_warm(of),
+            Input::Hibernated(of) => self.has_hibernated(of),
+            Input::NotHibernated(of) => self.has_not_hibernated(of),
             Input::WakeEvent { what, now } => self.hears_wake_event(what, now),
             Input::Resumed { of, now } => self.has_resumed(of, now),
             Input::Idle if self.awake_as == SandboxState::HibernateRunning => {
                 self.awake_as = SandboxState::WokenUp;
-                if self.is_hibernated() { vec![] } else { vec![Action::Rested] }
+                if self.is_hibernated() { vec![] } else { vec![Action::WokenUp] }
             }
             Input::Idle => vec![],
         }
     }
 
-    /// A wish that it be down. One for the present state, or for one that is under way, changes nothing.
-    fn hears_down(&mut self, cause: Cause, hibernates: bool, now: Instant) -> Vec<Action> {
+    /// A wish that it rest: hibernated, or paused. One for the present state, or for one that is under way, changes nothing.
+    fn hears_rest(&mut self, cause: Cause, hibernates: bool, now: Instant) -> Vec<Action> {
         match self.course {
             _ if cause == Cause::Pause => self.hold(hibernates, now),
             _ if self.is_held && cause != Cause::Order => vec![],
             // Somebody's order is not called off by what ends idleness.
-            Course::Falling { .. }
-                if self.down_cause == Cause::IdleTimeout && cause != Cause::IdleTimeout =>
+            Course::Hibernating { .. }
+                if self.rest_cause == Cause::IdleTimeout && cause != Cause::IdleTimeout =>
             {
-                self.want_down(cause, hibernates, now)
+                self.want_rest(cause, hibernates, now)
             }
-            Course::Falling { .. } => vec![],
-            Course::Down if self.is_hibernated() => vec![],
-            _ => self.want_down(cause, hibernates, now),
+            Course::Hibernating { .. } => vec![],
+            Course::AtRest if self.is_hibernated() => vec![],
+            _ => self.want_rest(cause, hibernates, now),
         }
     }
 
     /// A wish that it go on.
-    fn hears_awake(&mut self, cause: Cause, now: Instant) -> Vec<Action> {
+    fn hears_running(&mut self, cause: Cause, now: Instant) -> Vec<Action> {
         if self.is_held && !matches!(cause, Cause::Resume | Cause::Order) {
             return vec![];
         }
-        self.want_awake(cause, now)
+        self.want_running(cause, now)
     }
 
     fn tick(&mut self, now: Instant) -> Vec<Action> {
         match self.course {
             // What is held and hibernated is as it should be; the kernel has only not said so again. A pause in its place might
             // come upon a wake, whose end nobody would hear of.
-            Course::Falling { fall, overtaken }
-                if fall.deadline <= now && self.is_held && self.is_hibernated() =>
+            Course::Hibernating { hibernation, overtaken }
+                if hibernation.deadline <= now && self.is_held && self.is_hibernated() =>
             {
                 let deadline = now + HIBERNATE_PATIENCE;
-                self.course = Course::Falling { fall: Fall { deadline, ..fall }, overtaken };
+                self.course = Course::Hibernating {
+                    hibernation: PendingHibernation { deadline, ..hibernation },
+                    overtaken,
+                };
                 vec![]
             }
-            Course::Falling { fall, .. } if fall.deadline <= now => {
+            Course::Hibernating { hibernation, .. } if hibernation.deadline <= now => {
                 let mut todo =
-                    if self.is_held { self.stay_paused() } else { self.want_awake(Cause::Order, now) };
+                    if self.is_held { self.stay_paused() } else { self.want_running(Cause::Order, now) };
                 todo.push(Action::GaveUp);
                 todo
             }
-            Course::Falling { fall, overtaken } if fall.strict_at.is_some_and(|at| at <= now) => {
-                self.course = Course::Falling { fall: Fall { strict_at: None, ..fall }, overtaken };
-                vec![Action::Hasten { request: fall.request, is_held: self.is_held }]
+            Course::Hibernating { hibernation, overtaken }
+                if hibernation.strict_at.is_some_and(|at| at <= now) =>
+            {
+                self.course = Course::Hibernating {
+                    hibernation: PendingHibernation { strict_at: None, ..hibernation },
+                    overtaken,
+                };
+                vec![Action::Hasten { request: hibernation.request, is_held: self.is_held }]
             }
             _ => vec![],
         }
@@ -314,7 +324,7 @@ impl StateMachine {
 
     fn has_paused(&mut self, of: u64) -> Vec<Action> {
         // It goes on, and nothing else is wanted: this was overtaken by the report of that.
-        if self.course == Course::Up {
+        if self.course == Course::Running {
             return vec![];
         }
         // One that answers a request after the sleep's says that its memory came back meanwhile. One of the sleep's own
@@ -327,25 +337,28 @@ impl StateMachine {
             self.kernel_state = KernelState::Paused;
         }
         self.answered = of;
-        if let Course::Falling { fall, overtaken } = self.course
-            && of >= fall.request
+        if let Course::Hibernating { hibernation, overtaken } = self.course
+            && of >= hibernation.request
         {
-            // It is on its way down, however long that takes.
-            self.course = Course::Falling { fall: Fall { strict_at: None, ..fall }, overtaken };
+            // It is on its way to rest, however long that takes.
+            self.course = Course::Hibernating {
+                hibernation: PendingHibernation { strict_at: None, ..hibernation },
+                overtaken,
+            };
         }
         vec![]
     }
 
-    fn has_stayed_warm(&mut self, of: u64) -> Vec<Action> {
+    fn has_not_hibernated(&mut self, of: u64) -> Vec<Action> {
         match self.course {
-            Course::Falling { fall, .. } if of >= fall.request => {
+            Course::Hibernating { hibernation, .. } if of >= hibernation.request => {
                 // Its tasks go on in a moment; who hears of the failure sees it run.
                 if self.kernel_state == KernelState::Paused && of >= self.answered {
                     self.kernel_state = KernelState::Running;
                 }
-                self.course = Course::Up;
+                self.course = Course::Running;
                 let todo = if self.is_held { self.stay_paused() } else { vec![] };
-                [vec![Action::StayedWarm], todo].concat()
+                [vec![Action::NotHibernated], todo].concat()
             }
             // One that was called off is no failure.
             _ => vec![],
@@ -355,99 +368,103 @@ impl StateMachine {
     fn hears_wake_event(&mut self, what: &'static str, now: Instant) -> Vec<Action> {
         match self.course {
             // The kernel had not heard of the pause, and stops it again once its memory is back.
-            Course::Down if self.is_held => {}
-            Course::Down if self.is_hibernated() => {
-                self.course = Course::WokenByEvent(Rise::by_event(what, now));
+            Course::AtRest if self.is_held => {}
+            Course::AtRest if self.is_hibernated() => {
+                self.course = Course::WokenByEvent(PendingWake::by_event(what, now));
             }
-            Course::Falling { fall, overtaken: None } if self.is_hibernated() => {
-                self.course = Course::Falling { fall, overtaken: Some(Rise::by_event(what, now)) };
+            Course::Hibernating { hibernation, overtaken: None } if self.is_hibernated() => {
+                self.course =
+                    Course::Hibernating { hibernation, overtaken: Some(PendingWake::by_event(what, now)) };
             }
             _ => {}
         }
         vec![]
     }
 
-    fn want_down(&mut self, cause: Cause, hibernates: bool, now: Instant) -> Vec<Action> {
-        self.down_cause = cause;
+    fn want_rest(&mut self, cause: Cause, hibernates: bool, now: Instant) -> Vec<Action> {
+        self.rest_cause = cause;
         self.requests += 1;
         let request = self.requests;
         if !hibernates {
-            self.course = Course::Down;
+            self.course = Course::AtRest;
             return vec![Action::Pause { request, is_held: self.is_held }];
         }
         // First when nobody is in the middle of a request; a sandbox that is never idle is stopped wherever it is.
         let (strict_at, deadline) = (Some(now + IDLE_PATIENCE), now + HIBERNATE_PATIENCE);
         let overtaken = match self.course {
-            Course::Rising(rise) | Course::WokenByEvent(rise) => Some(rise),
-            Course::Falling { overtaken, .. } => overtaken,
-            Course::Up | Course::Down => None,
+            Course::Waking(wake) | Course::WokenByEvent(wake) => Some(wake),
+            Course::Hibernating { overtaken, .. } => overtaken,
+            Course::Running | Course::AtRest => None,
         };
-        self.course = Course::Falling { fall: Fall { request, since: now, strict_at, deadline }, overtaken };
+        self.course = Course::Hibernating {
+            hibernation: PendingHibernation { request, since: now, strict_at, deadline },
+            overtaken,
+        };
         vec![Action::Hibernate { request, is_held: self.is_held }]
     }
 
     /// It is to pause, and to stay so whatever comes. What is hibernated, or about to be, stays that.
     fn hold(&mut self, hibernates: bool, now: Instant) -> Vec<Action> {
         self.is_held = true;
-        let hibernates = hibernates || self.is_hibernated() || self.fall().is_some();
-        self.want_down(Cause::Pause, hibernates, now)
+        let hibernates = hibernates || self.is_hibernated() || self.hibernation().is_some();
+        self.want_rest(Cause::Pause, hibernates, now)
     }
 
     /// Pauses a sandbox that is held and could not hibernate.
     fn stay_paused(&mut self) -> Vec<Action> {
         self.requests += 1;
-        self.course = Course::Down;
+        self.course = Course::AtRest;
         vec![Action::Pause { request: self.requests, is_held: true }]
     }
 
-    fn want_awake(&mut self, cause: Cause, now: Instant) -> Vec<Action> {
+    fn want_running(&mut self, cause: Cause, now: Instant) -> Vec<Action> {
         self.requests += 1;
         let request = self.requests;
         self.is_held = false;
-        self.course = Course::Rising(Rise { request: Some(request), cause, since: now });
+        self.course = Course::Waking(PendingWake { request: Some(request), cause, since: now });
         vec![Action::Wake { request, serves: matches!(cause, Cause::Request(_)) }]
     }
 
-    fn has_fallen_asleep(&mut self, of: u64) -> Vec<Action> {
+    fn has_hibernated(&mut self, of: u64) -> Vec<Action> {
         let from = self.sandbox_state();
         self.answered = of;
         let mut since = None;
-        if let Course::Falling { fall, .. } = self.course
-            && of >= fall.request
+        if let Course::Hibernating { hibernation, .. } = self.course
+            && of >= hibernation.request
         {
-            self.course = Course::Down;
-            since = Some(fall.since);
+            self.course = Course::AtRest;
+            since = Some(hibernation.since);
         }
         if self.is_hibernated() {
             // It was told once more, by somebody who came before a wake did, and there was nothing left to do.
-            return vec![Action::SleptAlready];
+            return vec![Action::HibernatedAlready];
         }
         self.kernel_state = KernelState::Hibernated;
-        vec![Action::Slept { from, since }]
+        vec![Action::Hibernated { from, since }]
     }
 
     fn has_resumed(&mut self, of: u64, now: Instant) -> Vec<Action> {
         self.answered = of;
         let was_hibernated = self.is_hibernated();
         self.kernel_state = KernelState::Running;
-        let rise = match self.course {
-            Course::Rising(rise) if rise.is_answered_by(of) => {
-                self.course = Course::Up;
-                Some(rise)
+        let wake = match self.course {
+            Course::Waking(wake) if wake.is_answered_by(of) => {
+                self.course = Course::Running;
+                Some(wake)
             }
-            Course::WokenByEvent(rise) => {
-                self.course = Course::Up;
-                Some(rise)
+            Course::WokenByEvent(wake) => {
+                self.course = Course::Running;
+                Some(wake)
             }
-            Course::Falling { fall, overtaken: Some(rise) } if rise.is_answered_by(of) => {
-                self.course = Course::Falling { fall, overtaken: None };
-                Some(rise)
+            Course::Hibernating { hibernation, overtaken: Some(wake) } if wake.is_answered_by(of) => {
+                self.course = Course::Hibernating { hibernation, overtaken: None };
+                Some(wake)
             }
             // A wake event came before the request was taken. The request is answered later.
-            Course::Rising(rise) => Some(rise),
-            // A wake event woke it, and nobody has wanted it down since.
-            Course::Down if was_hibernated && of >= self.requests => {
-                self.course = Course::Up;
+            Course::Waking(wake) => Some(wake),
+            // A wake event woke it, and nobody has wanted it to rest since.
+            Course::AtRest if was_hibernated && of >= self.requests => {
+                self.course = Course::Running;
                 None
             }
             _ => None,
@@ -455,16 +472,16 @@ impl StateMachine {
         if !was_hibernated {
             return vec![];
         }
-        let rise = rise.unwrap_or(Rise::by_event("event", now));
-        self.awake_as = match rise.cause {
+        let wake = wake.unwrap_or(PendingWake::by_event("event", now));
+        self.awake_as = match wake.cause {
             Cause::Request(_) => SandboxState::HibernateRunning,
             _ => SandboxState::WokenUp,
         };
-        vec![Action::Woke(rise)]
+        vec![Action::Woken(wake)]
     }
 }
 
-impl Rise {
+impl PendingWake {
     fn by_event(what: &'static str, now: Instant) -> Self {
         Self { request: None, cause: Cause::Request(what), since: now }
     }

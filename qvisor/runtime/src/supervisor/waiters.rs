@@ -42,18 +42,18 @@ pub(super) struct Waiter {
 pub(super) type Outcome = Result<Option<Figures>, String>;
 
 impl Waiter {
-    pub(super) fn has_fallen(&mut self, figures: &Figures) {
+    pub(super) fn hibernation_came_to(&mut self, figures: &Figures) {
         if let For::Hibernation(came_to) = &mut self.what {
             came_to.get_or_insert_with(|| figures.clone());
         }
     }
 
     /// Whether a later request for the opposite has made the wait vain.
-    pub(super) fn is_overtaken(&self, wants_down: bool) -> bool {
+    pub(super) fn is_overtaken(&self, wants_rest: bool) -> bool {
         match &self.what {
             For::Start | For::Limits(_) | For::Pause | For::Processes | For::Usage(_) => false,
-            For::Hibernation(came_to) => !wants_down && came_to.is_none(),
-            For::Wake => wants_down,
+            For::Hibernation(came_to) => !wants_rest && came_to.is_none(),
+            For::Wake => wants_rest,
         }
     }
 

@@ -183,7 +183,7 @@ impl Default for Cycles {
 
 impl Cycles {
     /// Counts a hibernation.
-    pub fn fallen(&mut self, cause: &'static str) {
+    pub fn hibernated(&mut self, cause: &'static str) {
         self.hibernations += 1;
         *self.hibernations_by.entry((cause, None)).or_default() += 1;
     }
@@ -340,7 +340,7 @@ mod tests {
     fn causes_are_counted_and_sleep_is_timed() {
         let mut cycles = Cycles::default();
         for request in ["stdin", "timer", "stdin"] {
-            cycles.fallen("idle-timeout");
+            cycles.hibernated("idle-timeout");
             cycles.is_now(true);
             std::thread::sleep(Duration::from_millis(2));
             cycles.is_now(true);
