@@ -15,7 +15,7 @@ impl Waiter {
     fn outcome(&self, progress: &Progress) -> Option<Outcome> {
         let of = self.of;
         let Some(container) = progress.containers.get(of) else { return Some(Err("it ended".into())) };
-        if progress.ending || container.stage == Stage::Ended {
+        if progress.ending || container.stage == Stage::Stopped {
             return Some(Err(progress.last_words(of)));
         }
         if self.is_overtaken(progress.machine.wants_rest()) {

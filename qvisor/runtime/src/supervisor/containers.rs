@@ -127,7 +127,7 @@ impl Containers {
 
     /// Drops a further container that has ended and whose keeper is gone.
     pub(super) fn drop_if_over(&mut self, id: ContainerId) {
-        let is_over = |one: &SupervisedContainer| one.stage == Stage::Ended && one.keeper.is_none();
+        let is_over = |one: &SupervisedContainer| one.stage == Stage::Stopped && one.keeper.is_none();
         if id != ContainerId::FIRST && self.get(id).is_some_and(is_over) {
             self.0.remove(&id);
         }

@@ -70,7 +70,7 @@ impl Supervisor {
         }
         if is_over && let Some(container) = progress.containers.get_mut(id) {
             container.keeper = None;
-            if container.stage != Stage::Ended {
+            if container.stage != Stage::Stopped {
                 self.execs.drop_container(id.0);
                 self.deliver(progress, id, libc::SIGKILL, ALL);
             }
@@ -156,7 +156,7 @@ impl Supervisor {
         let Some(container) = progress.containers.get_mut(id).filter(|_| id != ContainerId::FIRST) else {
             return;
         };
-        if container.stage != Stage::Ended {
+        if container.stage != Stage::Stopped {
             let code = Some(process::exit_code(status));
             container
                 .tell(&Report::Failed { message: format!("{why}; correct process in config.json"), code });
@@ -170,7 +170,7 @@ impl Supervisor {
         let Some(container) = progress.containers.get_mut(id).filter(|_| id != ContainerId::FIRST) else {
             return;
         };
-        if container.stage != Stage::Ended {
+        if container.stage != Stage::Stopped {
             container.tell(&Report::Exited { status });
             self.over(progress, id, status);
         }
@@ -178,7 +178,7 @@ impl Supervisor {
 
     fn over(&self, progress: &mut Progress, id: ContainerId, status: i32) {
         if let Some(container) = progress.containers.get_mut(id) {
-            (container.exit, container.stage) = (Some(status), Stage::Ended);
+            (container.exit, container.stage) = (Some(status), Stage::Stopped);
             // Even a keeper that has lost the report sees this, and ends.
             if let Some(keeper) = &container.keeper {
                 let _ = keeper.line.stream().shutdown(std::net::Shutdown::Write);
@@ -192,7 +192,7 @@ impl Supervisor {
 impl Progress {
     /// Whether all further containers rest, some by a signal: then nothing of the pod runs.
     fn are_all_stopped(&self) -> bool {
-        let living = self.containers.further().filter(|(_, container)| container.stage != Stage::Ended);
+        let living = self.containers.further().filter(|(_, container)| container.stage != Stage::Stopped);
         let rests: Vec<Rest> = living.map(|(_, container)| container.rest).collect();
         rests.contains(&Rest::BySignal) && !rests.contains(&Rest::No)
     }

@@ -122,7 +122,7 @@ impl Progress {
         let Some(container) = self.containers.get(of) else { return Status::Stopped };
         match container.stage {
             Stage::Creating => Status::Creating,
-            Stage::Ended => Status::Stopped,
+            Stage::Stopped => Status::Stopped,
             _ if container.rest != Rest::No => Status::Paused,
             _ if self.machine.is_at_rest_by_order() => Status::Paused,
             Stage::Created => Status::Created,

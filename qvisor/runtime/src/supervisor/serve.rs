@@ -269,7 +269,7 @@ impl Supervisor {
         };
         let progress = &mut *self.lock();
         self.take_leash_news(progress);
-        let stage = progress.containers.get(of).map_or(Stage::Ended, |container| container.stage);
+        let stage = progress.containers.get(of).map_or(Stage::Stopped, |container| container.stage);
         let why_not = match progress.status(of) {
             _ if progress.ending => Some("it ends"),
             Status::Paused if !paused => Some(words::EXEC_IN_PAUSED),

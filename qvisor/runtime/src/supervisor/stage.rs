@@ -1,14 +1,14 @@
-//! How far a sandbox has got, and what moved it.
+//! How far a container has got, and what moved its sandbox.
 
-/// How far it has got.
+/// How far a container has got, in the words of the OCI runtime specification: `Starting` is shown as `running`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(super) enum Stage {
     Creating,
     Created,
     Starting,
     Running,
-    /// Of a further container: the sandbox's end is the first one's.
-    Ended,
+    /// Of a further container: when the first one stops, the sandbox ends.
+    Stopped,
 }
 
 /// The request that a program's deadline is.
