@@ -32,6 +32,7 @@ pub struct Queue {
 
 /// A reason why a queue cannot be used, with the command that mends it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says when it is given, and of what")]
 pub enum Missing {
     #[error("the accelerator {0} is off; run: accel-config enable-device {0}")]
     Device(String),

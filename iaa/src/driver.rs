@@ -122,6 +122,7 @@ impl<P: Portal> Driver<P> {
         self.takes_jobs = false;
     }
 
+    /// The driver's work since it was made, or since [`Self::take_counters`].
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -132,6 +133,7 @@ impl<P: Portal> Driver<P> {
         mem::take(&mut self.counters)
     }
 
+    /// The way to the queue that it was made with.
     pub fn portal(&self) -> &P {
         &self.portal
     }

@@ -52,6 +52,7 @@ impl<P: Portal> QueueEngine<P> {
         }
     }
 
+    /// The way to the queue that all drivers share.
     pub fn portal(&self) -> &P {
         &self.portal
     }

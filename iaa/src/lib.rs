@@ -9,6 +9,7 @@
 //! descriptors and tables. Where the bytes' meaning comes from is said at each.
 
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 #![warn(clippy::unwrap_used)]
 
 pub mod discovery;

@@ -38,6 +38,7 @@ impl Drop for Allocation {
 impl Shared {
     const ALIGN: usize = 64;
 
+    /// Makes memory of `len` bytes, all 0.
     #[must_use]
     pub fn new(len: usize) -> Self {
         let layout = Layout::from_size_align(len.max(1), Self::ALIGN).expect("a few megabytes at most");

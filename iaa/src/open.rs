@@ -19,6 +19,7 @@ use crate::{
 
 /// Why no queue is there to be used, and what to do.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says when it is given, and of what")]
 pub enum Unusable {
     #[error("{0}")]
     Missing(String),

@@ -25,6 +25,7 @@ pub enum Submitted {
 
 /// A way to a work queue.
 pub trait Portal {
+    /// Hands a descriptor to the queue, once.
     fn submit(&self, descriptor: &Descriptor) -> Submitted;
 
     /// Called again and again by who has nothing to do until a job ends.

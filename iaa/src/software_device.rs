@@ -24,6 +24,7 @@ use crate::{
 /// The outcome that a test plans for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
+    /// The job succeeds.
     Done,
     /// A page of the destination is not there, after some output.
     PageFault,
@@ -42,8 +43,9 @@ pub enum Fate {
 /// Counters of a software device: descriptors that came, how they were taken, and bytes that were moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Descriptors that it took, and that it had no room for.
+    /// Descriptors that it took.
     pub taken: u64,
+    /// Descriptors that it had no room for.
     pub turned_away: u64,
     /// The most that waited at once.
     pub most_waiting: usize,
@@ -51,7 +53,9 @@ pub struct Seen {
     pub out_of_order: u64,
     /// Descriptors whose completion record is nowhere: a real device notes them for the kernel only.
     pub without_record: u64,
+    /// Bytes of sources that jobs read.
     pub bytes_read: u64,
+    /// Bytes of destinations that jobs wrote.
     pub bytes_written: u64,
 }
 
@@ -108,6 +112,7 @@ impl SoftwareDevice {
         self
     }
 
+    /// The counters so far.
     #[must_use]
     pub fn seen(&self) -> Seen {
         self.inner().seen

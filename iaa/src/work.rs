@@ -38,22 +38,27 @@ pub struct Counters {
     pub most_in_flight: usize,
     /// How often the queue was full.
     pub full: u64,
-    /// Pieces that the device did, and that the processor did for it.
+    /// Pieces that the device did.
     pub by_device: u64,
+    /// Pieces that the processor did for the device.
     pub by_software: u64,
-    /// Jobs that stopped at a page fault and began anew, and what they had written until then.
+    /// Jobs that stopped at a page fault and began anew.
     pub page_faults: u64,
+    /// Bytes that those jobs had written until then.
     pub partial_bytes: u64,
-    /// Jobs whose output did not fit, whose input the device found damaged, and that failed otherwise.
+    /// Jobs whose output did not fit.
     pub overflows: u64,
+    /// Jobs whose input the device found damaged.
     pub bad_data: u64,
+    /// Jobs that failed otherwise.
     pub failed: u64,
     /// Jobs whose output was not what their record said.
     pub bad_checksums: u64,
     /// Jobs that did not end. Their memory is never used again.
     pub hung: u64,
-    /// Bytes that the device did: packed, and not packed.
+    /// Bytes, packed, of the pieces that the device did.
     pub packed_bytes: u64,
+    /// Bytes, not packed, of the pieces that the device did.
     pub unpacked_bytes: u64,
 }
 

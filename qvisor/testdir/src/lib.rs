@@ -1,5 +1,6 @@
 //! Directories for unit tests that go away with the test.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -24,6 +25,7 @@ impl TempDir {
         Self(path)
     }
 
+    /// The directory's path, which is valid as long as the value lives.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0

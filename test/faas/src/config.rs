@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 /// The error in a configuration, as a sentence.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says when it is given, and of what")]
 pub enum ConfigError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
@@ -91,6 +92,7 @@ struct FileFunction {
 /// One function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionConfig {
+    /// The first part of its requests' paths.
     pub name: String,
     /// With its port in the place of `{port}`.
     pub command: Vec<String>,
@@ -98,9 +100,12 @@ pub struct FunctionConfig {
     pub port: u16,
 }
 
+/// A gateway's configuration, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The address at which the gateway takes requests.
     pub listen: SocketAddr,
+    /// The runtime that runs functions, and how it keeps those that get no requests.
     pub backend: BackendKind,
     /// The program that runs bundles.
     pub runtime: PathBuf,
@@ -125,6 +130,7 @@ pub struct Config {
     pub show: Vec<PathBuf>,
     /// Of every bundle.
     pub annotations: BTreeMap<String, String>,
+    /// All functions; the index of one is its number everywhere else.
     pub functions: Vec<FunctionConfig>,
 }
 

@@ -38,6 +38,7 @@ struct Inner<B: Backend> {
     is_closing: bool,
 }
 
+/// Keeps the functions of a configuration: starts, wakes, stops them, and lets requests to them.
 pub struct Gateway<B: Backend> {
     backend: B,
     config: Config,
@@ -71,6 +72,7 @@ impl<B: Backend> Visit<B> {
 }
 
 impl<B: Backend> Gateway<B> {
+    /// Makes a gateway in which no function runs so far.
     #[must_use]
     pub fn new(backend: B, config: Config) -> Arc<Self> {
         let bounds = Bounds {
@@ -90,6 +92,7 @@ impl<B: Backend> Gateway<B> {
         Arc::new(Self { backend, config, turns, inner: Mutex::new(inner) })
     }
 
+    /// The configuration that it was made with.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config

@@ -37,15 +37,18 @@ pub struct Oci {
 
 /// One container that was started.
 pub struct OciContainer {
+    /// Its name at the runtime.
     pub id: String,
     pid: Pid,
     pidfd: AsyncFd<OwnedFd>,
+    /// Its control groups, which outlive its processes.
     pub groups: Groups,
 }
 
 /// The control groups of a container.
 #[derive(Clone, Debug)]
 pub struct Groups {
+    /// The directory of the group that accounts for its memory.
     pub memory: PathBuf,
     /// The file that freezes it.
     pub freezer: PathBuf,
@@ -238,6 +241,7 @@ impl Groups {
         Ok(Self { memory: top.join(group), freezer: top.join(group).join("cgroup.freeze") })
     }
 
+    /// The bytes that are charged to the group; `None` once the group is gone.
     #[must_use]
     pub fn memory_bytes(&self) -> Option<u64> {
         let number =

@@ -19,6 +19,7 @@ pub type Instance = u64;
 
 /// An event that the policy reacts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields are said by their types")]
 pub enum Event {
     /// A request arrives.
     Request { function: FunctionIndex, ticket: Ticket },
@@ -30,16 +31,21 @@ pub enum Event {
     Tick,
 }
 
+/// A thing that became of a start of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// It listens at its port.
     Started,
-    /// It does not run, and nothing is left of it. `why` is a sentence's end.
+    /// It does not run, and nothing is left of it.
     StartFailed {
+        /// The end of a sentence that names the function.
         why: String,
     },
+    /// It is awake again, and takes requests.
     Woken,
+    /// It is asleep as before.
     WakeFailed,
+    /// It is asleep.
     Slept,
     /// It is awake as before.
     SleepFailed,
@@ -49,48 +55,41 @@ pub enum Report {
     Died,
     /// The memory that it uses, measured while it was asleep or awake.
     Memory {
+        /// Bytes that are charged to its container.
         bytes: u64,
+        /// It was asleep when they were measured.
         is_asleep: bool,
     },
 }
 
 /// An order that the policy gives. Orders are carried out in their sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields are said by their types")]
 pub enum Action {
     /// The function is ready for the request.
-    Grant {
-        ticket: Ticket,
-    },
-    /// The request gets no answer. `why` is a sentence's end.
-    Refuse {
-        ticket: Ticket,
-        refusal: Refusal,
-    },
-    /// Each of these is answered by a report.
-    Start {
-        function: FunctionIndex,
-        instance: Instance,
-    },
-    Wake {
-        function: FunctionIndex,
-        instance: Instance,
-    },
-    Sleep {
-        function: FunctionIndex,
-        instance: Instance,
-    },
-    Stop {
-        function: FunctionIndex,
-        instance: Instance,
-    },
+    Grant { ticket: Ticket },
+    /// The request gets no answer.
+    Refuse { ticket: Ticket, refusal: Refusal },
+    /// The function is started; answered by [`Report::Started`] or [`Report::StartFailed`].
+    Start { function: FunctionIndex, instance: Instance },
+    /// The function is woken; answered by [`Report::Woken`] or [`Report::WakeFailed`].
+    Wake { function: FunctionIndex, instance: Instance },
+    /// The function is put to sleep; answered by [`Report::Slept`] or [`Report::SleepFailed`].
+    Sleep { function: FunctionIndex, instance: Instance },
+    /// The function is ended; answered by [`Report::Stopped`].
+    Stop { function: FunctionIndex, instance: Instance },
 }
 
+/// The reason why a request gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The function has as many requests already as it may have.
     Busy,
     /// The function cannot be started.
-    NotStarted { why: String },
+    NotStarted {
+        /// The end of a sentence that names the function.
+        why: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,25 +149,38 @@ impl Function {
 /// How often things happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
+    /// Requests that arrived.
     pub requests: u64,
+    /// Requests that got no answer of a function.
     pub refused: u64,
+    /// Starts of functions that were absent.
     pub cold_starts: u64,
+    /// Starts after which the function did not listen in time.
     pub failed_starts: u64,
+    /// Wakes of functions that were asleep.
     pub wakes: u64,
+    /// Times that a function was put to sleep.
     pub sleeps: u64,
+    /// Times that a function could not be put to sleep, and stayed awake.
     pub failed_sleeps: u64,
+    /// Functions that were ended by order of the policy.
     pub stops: u64,
+    /// Functions that ended without being asked to.
     pub deaths: u64,
 }
 
 /// The functions' present numbers by state, and their memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Now {
+    /// Functions that take requests.
     pub awake: u64,
+    /// Functions that sleep.
     pub asleep: u64,
     /// On the way from one to another: started, woken, put to sleep, stopped.
     pub changing: u64,
+    /// Memory of those that are awake, as last measured.
     pub awake_bytes: u64,
+    /// Memory of those that sleep, as last measured.
     pub asleep_bytes: u64,
 }
 
@@ -183,6 +195,7 @@ pub struct Bounds {
     pub can_sleep: bool,
 }
 
+/// See the module.
 #[derive(Debug)]
 pub struct Policy {
     bounds: Bounds,
@@ -193,6 +206,7 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// A policy for so many functions, none of which runs.
     #[must_use]
     pub fn new(bounds: Bounds, function_count: usize) -> Self {
         Self {
@@ -231,11 +245,13 @@ impl Policy {
         actions
     }
 
+    /// How often things happened since the policy was made.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
+    /// How many functions are in which state, and their memory.
     #[must_use]
     pub fn now(&self) -> Now {
         let mut now = Now::default();

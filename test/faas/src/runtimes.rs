@@ -18,6 +18,7 @@ const RECLAIM_TURNS: usize = 10;
 
 /// How containers are kept that get no requests.
 pub trait Keeping: Send + Sync + 'static {
+    /// The value of [`Backend::CAN_SLEEP`].
     const CAN_SLEEP: bool;
 
     /// Puts a container to sleep, as [`Backend::sleep`] asks.
