@@ -98,9 +98,9 @@ pub const REPORT_PAUSED: u64 = 3;
 /// [`EVENT_RESUME`] was taken.
 pub const REPORT_RESUMED: u64 = 4;
 /// The VMM's answer to [`HIBERNATED`]: user memory is stored.
-pub const REPORT_ASLEEP: u64 = 5;
+pub const REPORT_HIBERNATED: u64 = 5;
 /// The VMM's other answer to [`HIBERNATED`]: user memory is not stored, and the sandbox goes on.
-pub const REPORT_STAYED_WARM: u64 = 6;
+pub const REPORT_NOT_HIBERNATED: u64 = 6;
 /// After [`REPORT_WAKE_EVENT`], or an [`EVENT_WAKE`] that asks for it: for the first time no task has anything to do.
 pub const REPORT_IDLE: u64 = 7;
 /// Nothing has come for the sandbox for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says.
@@ -149,7 +149,7 @@ pub const REPORT_USAGE: u64 = 19;
 pub const USAGE_MAX_BYTES: u64 = 4 << 10;
 
 /// (container id, the number of [`EVENT_PAUSE_CONTAINER`]): all its tasks rest, and none runs user code before it goes on.
-pub const REPORT_CONTAINER_RESTED: u64 = 20;
+pub const REPORT_CONTAINER_PAUSED: u64 = 20;
 /// (the same): its tasks go on. A report of a number smaller than one reported before is out of date.
 pub const REPORT_CONTAINER_RESUMED: u64 = 21;
 
@@ -512,7 +512,7 @@ pub const EVENT_PROCESSES: u32 = 25;
 pub const EVENT_USAGE: u32 = 26;
 /// With `flags` = 1 every task of the container `token` rests at the user boundary, and nothing is done about signals but
 /// `SIGKILL`, until one with `flags` = 0. `value`: the request's number, which grows; a smaller one is out of date. Answered
-/// by [`REPORT_CONTAINER_RESTED`] and [`REPORT_CONTAINER_RESUMED`]. A sandbox that is hibernated sleeps on when a pause
+/// by [`REPORT_CONTAINER_PAUSED`] and [`REPORT_CONTAINER_RESUMED`]. A sandbox that is hibernated sleeps on when a pause
 /// comes; the end of one is a wake event.
 pub const EVENT_PAUSE_CONTAINER: u32 = 27;
 /// The memory of the sandbox, which is asleep, is to be taken ([`SNAPSHOT`]). `value`: the request's number. Answered by

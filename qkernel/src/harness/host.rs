@@ -1,6 +1,6 @@
 //! The host's side: "user code" is the next step of the sequence.
 
-use abi::hostcall::{REPORT_CONTAINER_RESTED, REPORT_CONTAINER_RESUMED, REPORT_WAKE_EVENT};
+use abi::hostcall::{REPORT_CONTAINER_PAUSED, REPORT_CONTAINER_RESUMED, REPORT_WAKE_EVENT};
 use abi::run::{PF_USER, RunState, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL, TrapInfo};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -62,7 +62,7 @@ pub fn take_outcomes() -> Vec<u64> {
 
 /// Keeps a report of a container's pause, or of a wake event.
 pub fn report(args: &[u64; 6]) {
-    if matches!(args[0], REPORT_CONTAINER_RESTED | REPORT_CONTAINER_RESUMED | REPORT_WAKE_EVENT) {
+    if matches!(args[0], REPORT_CONTAINER_PAUSED | REPORT_CONTAINER_RESUMED | REPORT_WAKE_EVENT) {
         REPORTS.lock().push([args[0], args[1], args[2]]);
     }
 }

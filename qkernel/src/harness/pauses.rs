@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicI64, Ordering};
 
 use abi::hostcall::{
-    HIBERNATE_ALREADY, HIBERNATE_DONE, REPORT_CONTAINER_RESTED, REPORT_CONTAINER_RESUMED, REPORT_WAKE_EVENT,
+    HIBERNATE_ALREADY, HIBERNATE_DONE, REPORT_CONTAINER_PAUSED, REPORT_CONTAINER_RESUMED, REPORT_WAKE_EVENT,
     WAKE_EVENT_CONTAINER,
 };
 
@@ -48,8 +48,8 @@ pub(super) fn next_request() -> i64 {
     SANDBOX_REQUEST.fetch_add(1, Ordering::Relaxed)
 }
 
-fn rested(number: u64) -> [u64; 3] {
-    [REPORT_CONTAINER_RESTED, APP.0, number]
+fn paused(number: u64) -> [u64; 3] {
+    [REPORT_CONTAINER_PAUSED, APP.0, number]
 }
 
 fn resumed(number: u64) -> [u64; 3] {
@@ -78,7 +78,7 @@ fn nothing_runs_before_it_goes_on() {
     let [_pause, app, other] = pod();
     take_reports();
     rest(1, true);
-    assert_eq!(take_reports(), [rested(1)]);
+    assert_eq!(take_reports(), [paused(1)]);
     give(&app.process, mkdir());
     assert!(!has(&app.root, b"made"), "a step in the pause");
     give(&other.process, mkdir());
@@ -90,7 +90,7 @@ fn nothing_runs_before_it_goes_on() {
     give(&app.process, [call(PAUSE, &[])]);
     rest(3, true);
     rest(4, false);
-    assert_eq!(take_reports(), [rested(3), resumed(4)]);
+    assert_eq!(take_reports(), [paused(3), resumed(4)]);
     assert!(!app.process.is_exiting() && take_ended().is_empty());
 }
 
@@ -107,7 +107,7 @@ fn signals_wait_but_for_the_one_that_kills() {
     let pid = dies.pid.into();
     assert_eq!(turn(&pause.process, [call(KILL, &[pid, SIGKILL.into()])]), [0]);
     assert!(dies.tasks.lock().is_empty(), "it is not killed");
-    assert_eq!(take_reports(), [rested(1)]);
+    assert_eq!(take_reports(), [paused(1)]);
     rest(2, false);
     assert!(waits.tasks.lock().is_empty(), "the signal is lost");
 }
@@ -126,7 +126,7 @@ fn who_comes_in_rests() {
     assert!(!has(&app.root, b"made") && take_reports().is_empty());
     // With another pause it is among those that rest.
     rest(2, true);
-    assert_eq!(take_reports(), [rested(2)]);
+    assert_eq!(take_reports(), [paused(2)]);
     rest(3, false);
     assert!(has(&app.root, b"made"), "it does not begin");
 }
@@ -139,7 +139,7 @@ fn a_fork_loop_comes_to_rest() {
     take_reports();
     let pause_now = Step::Host(|| request(APP.0, 1, true));
     give(&app.process, forks().take(3).chain([pause_now]).chain(mkdir()));
-    assert_eq!(take_reports(), [rested(1)]);
+    assert_eq!(take_reports(), [paused(1)]);
     assert!(!has(&app.root, b"made"), "a step in the pause");
     let tasks = app.container.task_count();
     assert!(tasks > 1, "no child");
@@ -158,7 +158,7 @@ fn a_parent_that_waits_for_its_vfork_child_rests() {
     give(&app.process, [call(VFORK, &[])].into_iter().chain(mkdir()));
     take_reports();
     rest(1, true);
-    assert_eq!(take_reports(), [rested(1)]);
+    assert_eq!(take_reports(), [paused(1)]);
     rest(2, false);
     let child = app.container.pids.find_process(child).expect("the child");
     assert!(!has(&app.root, b"made"), "the parent did not wait");
@@ -176,7 +176,7 @@ fn a_stop_and_a_pause_need_both_to_end() {
     run_all();
     take_reports();
     rest(1, true);
-    assert_eq!(take_reports(), [rested(1)]);
+    assert_eq!(take_reports(), [paused(1)]);
     send_to_process(&stopped, SIGCONT, Source::Kernel);
     send_to_process(&stops, SIGSTOP, Source::Kernel);
     for signal in [SIGTERM, SIGCONT] {
@@ -206,7 +206,7 @@ fn the_pause_of_the_sandbox_is_another() {
     take_reports();
     hibernate::pause(next_request(), false);
     rest(1, true);
-    assert_eq!(take_reports(), [rested(1)]);
+    assert_eq!(take_reports(), [paused(1)]);
     give(&app.process, mkdir());
     give(&other.process, mkdir());
     assert!(!has(&other.root, b"made"), "the sandbox runs");
@@ -254,7 +254,7 @@ fn the_last_request_counts() {
     assert!(!app.container.is_paused());
     rest(7, true);
     rest(6, false);
-    assert_eq!(take_reports(), [rested(7)]);
+    assert_eq!(take_reports(), [paused(7)]);
     assert!(app.container.is_paused());
     request(99, 1, true);
     rest(8, false);
@@ -287,7 +287,7 @@ fn a_sandbox_hibernates_with_paused_containers() {
     fall_asleep();
     request(OTHER.0, 1, true);
     run_all();
-    assert_eq!(take_reports(), [[REPORT_CONTAINER_RESTED, OTHER.0, 1]], "a pause is no wake event");
+    assert_eq!(take_reports(), [[REPORT_CONTAINER_PAUSED, OTHER.0, 1]], "a pause is no wake event");
     // It sleeps still: another request finds nothing to do.
     take_outcomes();
     hibernate::request(next_request(), true, false);

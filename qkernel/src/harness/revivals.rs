@@ -1,6 +1,6 @@
 //! Another VMM takes over while the sandbox sleeps: what is in memory goes on, and what the former one knew is asked anew.
 
-use abi::hostcall::{HIBERNATE_ALREADY, HIBERNATE_DONE, REPORT_CONTAINER_RESTED, REPORT_CONTAINER_RESUMED};
+use abi::hostcall::{HIBERNATE_ALREADY, HIBERNATE_DONE, REPORT_CONTAINER_PAUSED, REPORT_CONTAINER_RESUMED};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -110,7 +110,7 @@ fn requests_count_from_one_again() {
     take_reports();
     rest(1, false);
     rest(2, true);
-    let told = [[REPORT_CONTAINER_RESUMED, APP.0, 1], [REPORT_CONTAINER_RESTED, APP.0, 2]];
+    let told = [[REPORT_CONTAINER_RESUMED, APP.0, 1], [REPORT_CONTAINER_PAUSED, APP.0, 2]];
     assert_eq!(take_reports(), told);
     hibernate::request(next_request(), true, false);
     assert!(hibernate::attempt(|| false));

@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::hostcall::{REPORT_CONTAINER_RESTED, REPORT_CONTAINER_RESUMED};
+use abi::hostcall::{REPORT_CONTAINER_PAUSED, REPORT_CONTAINER_RESUMED};
 use machine::host;
 use machine::sched::pause;
 use machine::sync::{Rank, SpinLock};
@@ -22,8 +22,8 @@ enum State {
     Running,
     /// Some task has not come to rest since this request.
     Pausing(i64),
-    /// All do, and the host was told for this request. Those that come in meanwhile rest before they run user code.
-    Resting,
+    /// All tasks rest, and the host was told. Those that come in meanwhile rest before they run user code.
+    Paused,
 }
 
 /// Something that happened.
@@ -44,7 +44,7 @@ enum Input {
 /// An answer to a request of the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    Rested(i64),
+    Paused(i64),
     Resumed(i64),
 }
 
@@ -77,8 +77,8 @@ impl PauseMachine {
         }
         match self.state {
             State::Pausing(request) if self.at_rest >= tasks || input == Input::SandboxRests => {
-                self.state = State::Resting;
-                Some(Answer::Rested(request))
+                self.state = State::Paused;
+                Some(Answer::Paused(request))
             }
             _ => None,
         }
@@ -168,8 +168,8 @@ impl Container {
             answer
         };
         match answer {
-            Some(Answer::Rested(request)) => {
-                host::report_container(REPORT_CONTAINER_RESTED, self.id.0, request.cast_unsigned());
+            Some(Answer::Paused(request)) => {
+                host::report_container(REPORT_CONTAINER_PAUSED, self.id.0, request.cast_unsigned());
             }
             Some(Answer::Resumed(request)) => {
                 host::report_container(REPORT_CONTAINER_RESUMED, self.id.0, request.cast_unsigned());
@@ -209,13 +209,13 @@ mod tests {
     /// number of tasks there are; the same afterwards, and the answer.
     #[test]
     fn the_host_is_told_once_all_rest() {
-        use Answer::{Rested, Resumed};
+        use Answer::Resumed;
         use Input::{Left, Moves, Pause, Rests, Resume, SandboxRests};
-        use State::{Pausing, Resting, Running};
+        use State::{Paused, Pausing, Running};
         let table = [
             ((Running, 0, 0), (Pause(1), 2), (Pausing(1), 1, 0), None),
-            ((Running, 0, 2), (Pause(1), 2), (Resting, 1, 2), Some(Rested(1))),
-            ((Running, 0, 0), (Pause(1), 0), (Resting, 1, 0), Some(Rested(1))),
+            ((Running, 0, 2), (Pause(1), 2), (Paused, 1, 2), Some(Answer::Paused(1))),
+            ((Running, 0, 0), (Pause(1), 0), (Paused, 1, 0), Some(Answer::Paused(1))),
             ((Running, 0, 0), (Resume(1), 2), (Running, 1, 0), Some(Resumed(1))),
             ((Running, 5, 1), (Pause(5), 1), (Running, 5, 1), None),
             ((Running, 5, 1), (Pause(4), 1), (Running, 5, 1), None),
@@ -225,24 +225,24 @@ mod tests {
             ((Running, 0, 1), (Left, 1), (Running, 0, 1), None),
             ((Running, 0, 0), (SandboxRests, 1), (Running, 0, 0), None),
             ((Pausing(1), 1, 0), (Rests, 2), (Pausing(1), 1, 1), None),
-            ((Pausing(1), 1, 1), (Rests, 2), (Resting, 1, 2), Some(Rested(1))),
+            ((Pausing(1), 1, 1), (Rests, 2), (Paused, 1, 2), Some(Answer::Paused(1))),
             ((Pausing(1), 1, 1), (Moves, 2), (Pausing(1), 1, 0), None),
             ((Pausing(1), 1, 1), (Left, 2), (Pausing(1), 1, 1), None),
-            ((Pausing(1), 1, 1), (Left, 1), (Resting, 1, 1), Some(Rested(1))),
-            ((Pausing(1), 1, 0), (SandboxRests, 2), (Resting, 1, 0), Some(Rested(1))),
+            ((Pausing(1), 1, 1), (Left, 1), (Paused, 1, 1), Some(Answer::Paused(1))),
+            ((Pausing(1), 1, 0), (SandboxRests, 2), (Paused, 1, 0), Some(Answer::Paused(1))),
             ((Pausing(1), 1, 1), (Resume(2), 2), (Running, 2, 1), Some(Resumed(2))),
             ((Pausing(2), 2, 1), (Resume(1), 2), (Pausing(2), 2, 1), None),
             ((Pausing(1), 1, 1), (Pause(2), 2), (Pausing(2), 2, 1), None),
-            ((Resting, 1, 2), (Pause(2), 2), (Resting, 2, 2), Some(Rested(2))),
-            ((Resting, 1, 2), (Pause(2), 3), (Pausing(2), 2, 2), None),
-            ((Resting, 1, 2), (Pause(1), 2), (Resting, 1, 2), None),
-            ((Resting, 1, 2), (Resume(2), 2), (Running, 2, 2), Some(Resumed(2))),
-            ((Resting, 2, 2), (Resume(1), 2), (Resting, 2, 2), None),
+            ((Paused, 1, 2), (Pause(2), 2), (Paused, 2, 2), Some(Answer::Paused(2))),
+            ((Paused, 1, 2), (Pause(2), 3), (Pausing(2), 2, 2), None),
+            ((Paused, 1, 2), (Pause(1), 2), (Paused, 1, 2), None),
+            ((Paused, 1, 2), (Resume(2), 2), (Running, 2, 2), Some(Resumed(2))),
+            ((Paused, 2, 2), (Resume(1), 2), (Paused, 2, 2), None),
             // One that came in meanwhile, and one that was killed.
-            ((Resting, 1, 2), (Rests, 3), (Resting, 1, 3), None),
-            ((Resting, 1, 2), (Moves, 2), (Resting, 1, 1), None),
-            ((Resting, 1, 1), (Left, 1), (Resting, 1, 1), None),
-            ((Resting, 1, 1), (SandboxRests, 1), (Resting, 1, 1), None),
+            ((Paused, 1, 2), (Rests, 3), (Paused, 1, 3), None),
+            ((Paused, 1, 2), (Moves, 2), (Paused, 1, 1), None),
+            ((Paused, 1, 1), (Left, 1), (Paused, 1, 1), None),
+            ((Paused, 1, 1), (SandboxRests, 1), (Paused, 1, 1), None),
         ];
         for (before, (input, tasks), after, answer) in table {
             let (state, last, at_rest) = before;

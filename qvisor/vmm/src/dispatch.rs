@@ -7,13 +7,12 @@ use abi::HostCall;
 use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, ASYNC_SWAP_IN, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS,
     EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, PROCESSES_MAX_BYTES,
-    RANDOM, RELEASE, REPORT, REPORT_ASLEEP, REPORT_CONTAINER_ENDED, REPORT_CONTAINER_FAILED,
-    REPORT_CONTAINER_RESTED, REPORT_CONTAINER_RESUMED, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED,
-    REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_KEPT_AWAKE, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
-    REPORT_NOT_TAKEN, REPORT_OOM_KILL, REPORT_PROCESSES, REPORT_RESUMED, REPORT_STAYED_WARM, REPORT_TIMER,
-    REPORT_USAGE, REPORT_WAKE_EVENT, REPORT_WOKEN_FOR, SET_DEADLINE, SNAPSHOT, STATS, SUBMIT, SWAP_IN,
-    SWAP_IN_AHEAD, SWAP_OUT, TIMER_MAX_BYTES, USAGE_MAX_BYTES, WHY_MAX_BYTES, WINDOW_COPY, WINDOW_MAP,
-    WINDOW_UNMAP, YIELD,
+    RANDOM, RELEASE, REPORT, REPORT_CONTAINER_ENDED, REPORT_CONTAINER_FAILED, REPORT_CONTAINER_PAUSED,
+    REPORT_CONTAINER_RESUMED, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_HIBERNATED,
+    REPORT_IDLE, REPORT_KEPT_AWAKE, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_NOT_HIBERNATED,
+    REPORT_NOT_TAKEN, REPORT_OOM_KILL, REPORT_PROCESSES, REPORT_RESUMED, REPORT_TIMER, REPORT_USAGE,
+    REPORT_WAKE_EVENT, REPORT_WOKEN_FOR, SET_DEADLINE, SNAPSHOT, STATS, SUBMIT, SWAP_IN, SWAP_IN_AHEAD,
+    SWAP_OUT, TIMER_MAX_BYTES, USAGE_MAX_BYTES, WHY_MAX_BYTES, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::socket::ROUTE_QUERY;
@@ -133,7 +132,7 @@ fn report(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
         | REPORT_USAGE
         | REPORT_CONTAINER_ENDED
         | REPORT_CONTAINER_FAILED
-        | REPORT_CONTAINER_RESTED
+        | REPORT_CONTAINER_PAUSED
         | REPORT_CONTAINER_RESUMED
         | REPORT_TIMER
         | REPORT_KEPT_AWAKE
@@ -290,7 +289,7 @@ fn report_container(sandbox: &Sandbox, args: &[u64; 6]) {
         REPORT_USAGE => ContainerNews::Usage { request: value, text: text(USAGE_MAX_BYTES) },
         REPORT_KEPT_AWAKE => ContainerNews::KeptAwake(text(WHY_MAX_BYTES)),
         REPORT_WOKEN_FOR => ContainerNews::WokenFor(text(WHY_MAX_BYTES)),
-        REPORT_CONTAINER_RESTED => ContainerNews::Rested(value),
+        REPORT_CONTAINER_PAUSED => ContainerNews::Rested(value),
         REPORT_CONTAINER_RESUMED => ContainerNews::WentOn(value),
         REPORT_TIMER => ContainerNews::Timer(text(TIMER_MAX_BYTES)),
         REPORT_CONTAINER_FAILED => ContainerNews::Failed { why: text(TEXT_MAX), status },
@@ -376,19 +375,19 @@ fn snapshot(sandbox: &Sandbox, cpu: u32) -> Result<(), Errno> {
 fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     match sandbox.hibernation().hibernated(&sandbox.memory, phys) {
         None => return -i64::from(libc::EFAULT),
-        Some(CameOut::AsleepAlready) => sandbox.report(REPORT_ASLEEP, request),
+        Some(CameOut::AsleepAlready) => sandbox.report(REPORT_HIBERNATED, request),
         Some(CameOut::Asleep) => {
             sandbox.files.io().rest();
             sandbox.machine.trim();
             sandbox.memory.trim();
             footprint::trim_heap();
-            sandbox.report(REPORT_ASLEEP, request);
+            sandbox.report(REPORT_HIBERNATED, request);
             sandbox.pulses.hush();
             Hibernation::settle(sandbox.hibernation());
             injection::pass(Point::Asleep);
         }
         Some(CameOut::StayedWarm) => {
-            sandbox.report(REPORT_STAYED_WARM, request);
+            sandbox.report(REPORT_NOT_HIBERNATED, request);
             injection::pass(Point::Asleep);
         }
     }

@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use abi::boot::{MOUNT_READ_ONLY, Platform};
 use abi::hostcall::{
-    EVENT_HIBERNATE, EVENT_SNAPSHOT, EVENT_WAKE, Event, REPORT_ASLEEP, REPORT_NOT_TAKEN, REPORT_STAYED_WARM,
+    EVENT_HIBERNATE, EVENT_SNAPSHOT, EVENT_WAKE, Event, REPORT_HIBERNATED, REPORT_NOT_HIBERNATED,
+    REPORT_NOT_TAKEN,
 };
 use vmm::boot::{BootSpec, Mount, Stream};
 use vmm::handover::{Arrived, HandOverError};
@@ -178,13 +179,13 @@ fn serve(begin: Beginning, socket: UnixStream, queue: Arc<EventQueue>) -> Result
         let is_leaving = is_leaving.load(Ordering::SeqCst);
         match what {
             // A kernel that calls though its VMM has not asked gets nothing.
-            REPORT_ASLEEP if !is_leaving => post(&sandbox.events, EVENT_SNAPSHOT, UNASKED),
+            REPORT_HIBERNATED if !is_leaving => post(&sandbox.events, EVENT_SNAPSHOT, UNASKED),
             REPORT_NOT_TAKEN if of.cast_signed() == UNASKED => drop((&*tells).write_all(&[ASLEEP])),
             // Something has come that woke it: once more.
             REPORT_NOT_TAKEN if is_leaving && tries.load(Ordering::SeqCst) < TRIES => {
                 leave(&sandbox, tries.fetch_add(1, Ordering::SeqCst) + 1);
             }
-            REPORT_NOT_TAKEN | REPORT_STAYED_WARM if !is_leaving || what == REPORT_NOT_TAKEN => {
+            REPORT_NOT_TAKEN | REPORT_NOT_HIBERNATED if !is_leaving || what == REPORT_NOT_TAKEN => {
                 eprintln!("revive: request {of} was refused ({what})");
                 std::process::exit(1)
             }

@@ -26,8 +26,8 @@ use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::time::Instant;
 
 use abi::hostcall::{
-    REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
-    REPORT_OOM_KILL, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
+    REPORT_HIBERNATED, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
+    REPORT_NOT_HIBERNATED, REPORT_OOM_KILL, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING,
     REPORT_WAKE_EVENT, WAKE_EVENT_CONTAINER, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM, WAKE_EVENT_TIMER,
 };
 use vmm::exec_relay::ExecRelay;
@@ -155,7 +155,7 @@ impl Supervisor {
     pub(crate) fn report(&self, what: u64, of: u64) {
         // Not under the lock: the home may be reading pages.
         let news = News {
-            last: matches!(what, REPORT_ASLEEP | REPORT_STAYED_WARM).then(|| self.hibernation.last()),
+            last: matches!(what, REPORT_HIBERNATED | REPORT_NOT_HIBERNATED).then(|| self.hibernation.last()),
             woken: (what == REPORT_RESUMED).then(|| self.hibernation.woken()),
         };
         let now = Instant::now();
@@ -167,8 +167,8 @@ impl Supervisor {
             REPORT_RUNNING => self.reached(progress, ContainerId(of), Stage::Running, &Report::Started),
             REPORT_PAUSED => self.step(progress, Input::Paused(of), news),
             REPORT_RESUMED => self.step(progress, Input::Resumed { of, now }, news),
-            REPORT_ASLEEP => self.step(progress, Input::Hibernated(of), news),
-            REPORT_STAYED_WARM => self.step(progress, Input::NotHibernated(of), news),
+            REPORT_HIBERNATED => self.step(progress, Input::Hibernated(of), news),
+            REPORT_NOT_HIBERNATED => self.step(progress, Input::NotHibernated(of), news),
             REPORT_WAKE_EVENT => {
                 let what = match of {
                     WAKE_EVENT_STREAM => "stdin",

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use abi::hostcall::{
     EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_FLAG_HELD, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE,
-    Event, REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_OOM_KILL,
-    REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_WAKE_EVENT,
-    WAKE_EVENT_SOCKET,
+    Event, REPORT_HIBERNATED, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
+    REPORT_NOT_HIBERNATED, REPORT_OOM_KILL, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING,
+    REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET,
 };
 use abi::limits::split_event_flags;
 use testdir::TempDir;
@@ -136,7 +136,7 @@ impl World {
     /// Hibernates it by this request.
     fn falls_asleep(&self, request: u64) {
         self.supervisor.report(REPORT_PAUSED, request);
-        self.supervisor.report(REPORT_ASLEEP, request);
+        self.supervisor.report(REPORT_HIBERNATED, request);
         assert_eq!(self.state(), (Some(Status::Running), Some(SandboxState::Hibernated)));
     }
 }
@@ -177,8 +177,8 @@ fn the_last_order_counts_and_late_reports_do_not() {
     world.falls_asleep(first);
     world.supervisor.report(REPORT_RESUMED, second);
     assert!(up.answer().error.is_none());
-    world.supervisor.report(REPORT_ASLEEP, first);
-    world.supervisor.report(REPORT_STAYED_WARM, first);
+    world.supervisor.report(REPORT_HIBERNATED, first);
+    world.supervisor.report(REPORT_NOT_HIBERNATED, first);
     assert_eq!(world.state().1, Some(SandboxState::WokenUp));
     // And the other way round.
     let mut down = world.ask(Order::Hibernate);
@@ -210,7 +210,7 @@ fn one_that_is_never_idle_is_stopped_where_it_is() {
     assert_eq!(second, first, "it is the same hibernation");
     assert!(down.is_waiting());
     world.supervisor.report(REPORT_PAUSED, second);
-    world.supervisor.report(REPORT_STAYED_WARM, second);
+    world.supervisor.report(REPORT_NOT_HIBERNATED, second);
     assert_eq!(down.error(), "it was never asked to");
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
     let answer = world.ask(Order::State).answer();
@@ -226,7 +226,7 @@ fn one_that_is_on_its_way_down_is_not_hastened() {
     std::thread::sleep(Duration::from_millis(220));
     world.supervisor.tick();
     assert!(world.events.is_empty());
-    world.supervisor.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_HIBERNATED, request);
     assert!(down.answer().error.is_none());
     // What comes wakes it, by no request of ours.
     world.supervisor.report(REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET);
@@ -335,7 +335,7 @@ fn a_probe_of_a_paused_one_is_refused_or_waits() {
     let paused = world.ask(Order::Pause);
     let request = world.told().2;
     world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_HIBERNATED, request);
     drop(paused);
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
     let probe = Terms { probe: true, ..Terms::default() };
@@ -379,14 +379,14 @@ fn a_late_report_of_a_standstill_is_no_pause() {
     let world = World::new(true);
     let _down = world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.supervisor.report(REPORT_STAYED_WARM, request);
+    world.supervisor.report(REPORT_NOT_HIBERNATED, request);
     world.supervisor.report(REPORT_PAUSED, request);
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
     assert!(world.exec(false).is_waiting());
     world.events.take(16);
     let _again = world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.supervisor.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_HIBERNATED, request);
     world.supervisor.report(REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET);
     world.supervisor.report(REPORT_RESUMED, request);
     world.supervisor.report(REPORT_PAUSED, request);
@@ -406,7 +406,7 @@ fn an_order_that_overtakes_a_wake_is_answered() {
     let mut again = world.ask(Order::Hibernate);
     let request = world.told().2;
     world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_HIBERNATED, request);
     assert!(again.answer().figures.is_some());
     assert!(up.is_waiting());
 }
@@ -462,7 +462,7 @@ fn a_pause_may_hibernate_and_one_that_fails_stays_paused() {
     let (kind, flags, request) = world.told();
     assert_eq!((kind, flags), (EVENT_HIBERNATE, 1 | EVENT_FLAG_HELD));
     world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_HIBERNATED, request);
     assert_eq!(paused.answer().error, None);
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
     world.signal(libc::SIGTERM);
@@ -473,7 +473,7 @@ fn a_pause_may_hibernate_and_one_that_fails_stays_paused() {
     let mut paused = world.ask(Order::Pause);
     let request = world.told().2;
     world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_STAYED_WARM, request);
+    world.supervisor.report(REPORT_NOT_HIBERNATED, request);
     let (kind, flags, request) = world.told();
     assert_eq!((kind, flags), (EVENT_PAUSE, EVENT_FLAG_HELD));
     assert!(paused.is_waiting());
@@ -492,7 +492,7 @@ fn who_has_one_hibernated_that_is_held_hears_that_it_could_not() {
     let mut down = world.ask(Order::Hibernate);
     let (kind, _, request) = world.told();
     assert_eq!(kind, EVENT_HIBERNATE);
-    world.supervisor.report(REPORT_STAYED_WARM, request);
+    world.supervisor.report(REPORT_NOT_HIBERNATED, request);
     let (kind, flags, request) = world.told();
     assert_eq!((kind, flags), (EVENT_PAUSE, EVENT_FLAG_HELD));
     world.supervisor.report(REPORT_PAUSED, request);
@@ -502,7 +502,7 @@ fn who_has_one_hibernated_that_is_held_hears_that_it_could_not() {
     let (_, _, request) = world.told();
     assert!(down.is_waiting(), "what failed before is no answer");
     world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_HIBERNATED, request);
     assert!(down.answer().figures.is_some());
 }
 
@@ -514,7 +514,7 @@ fn one_that_is_hibernated_is_held_where_it_is() {
     let mut paused = world.ask(Order::Pause);
     let (kind, flags, request) = world.told();
     assert_eq!((kind, flags), (EVENT_HIBERNATE, 1 | EVENT_FLAG_HELD));
-    world.supervisor.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_HIBERNATED, request);
     assert_eq!(paused.answer().error, None);
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
 }
