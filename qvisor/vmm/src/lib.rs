@@ -36,6 +36,7 @@ pub mod recoverable_copy;
 pub mod sandbox;
 pub mod signals;
 pub mod snapshot;
+pub mod successor;
 pub mod sys;
 pub mod vcpu;
 pub mod watchdog;

@@ -514,6 +514,19 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
+/// How many frames of user memory a sandbox has whose limit may become so high.
+pub(crate) fn frames_of(memory_most_bytes: u64) -> u32 {
+    u32::try_from(user_bytes(memory_most_bytes) / abi::PAGE_SIZE).unwrap_or(u32::MAX)
+}
+
+/// User memory for a limit: whole blocks, with slack for frames that cannot be used (a control page in each block on
+/// kvm) and for blocks that are partly free.
+pub(crate) fn user_bytes(limit: u64) -> u64 {
+    let slack = limit / 64 + 4 * USER_BLOCK;
+    let most = abi::layout::USER_PHYS_MAX - abi::layout::USER_PHYS;
+    limit.saturating_add(slack).min(most - USER_BLOCK).next_multiple_of(USER_BLOCK)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;

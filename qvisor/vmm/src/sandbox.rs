@@ -23,7 +23,7 @@ use crate::hostcall::host_io::HostIo;
 use crate::image::{self, ImageError, ImageFile, LoadedImage};
 use crate::jail::{JailError, Seal};
 use crate::lock::{Guard, Mutex, Rank};
-use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
+use crate::memory::{self, MemoryError, SandboxMemory};
 use crate::platform::kvm::{self, Kvm};
 use crate::platform::machine::{LogSink, Machine, PlatformError};
 use crate::platform::systrap::Systrap;
@@ -214,7 +214,7 @@ impl Sandbox {
         events: Arc<EventQueue>,
     ) -> Result<Arc<Self>, SandboxError> {
         let tsc = TscMeter::start();
-        let user_bytes = user_bytes(config.memory_most_bytes.max(config.memory_bytes));
+        let user_bytes = memory::user_bytes(config.memory_most_bytes.max(config.memory_bytes));
         let memory = Arc::new(SandboxMemory::new(config.platform, config.kernel_bytes, user_bytes)?);
         let machine: Box<dyn Machine> = match config.platform {
             Platform::Systrap => {
@@ -500,17 +500,4 @@ impl Loaded {
     pub fn run_without_jail(self) -> Result<u32, SandboxError> {
         self.sandbox.run_cpus(&self.image)
     }
-}
-
-/// How many frames of user memory a sandbox has whose limit may become so high.
-pub(crate) fn frames_of(memory_most_bytes: u64) -> u32 {
-    u32::try_from(user_bytes(memory_most_bytes) / abi::PAGE_SIZE).unwrap_or(u32::MAX)
-}
-
-/// User memory for a limit: whole blocks, with slack for frames that cannot be used (a control page in each block on
-/// kvm) and for blocks that are partly free.
-fn user_bytes(limit: u64) -> u64 {
-    let slack = limit / 64 + 4 * USER_BLOCK;
-    let most = abi::layout::USER_PHYS_MAX - abi::layout::USER_PHYS;
-    limit.saturating_add(slack).min(most - USER_BLOCK).next_multiple_of(USER_BLOCK)
 }

@@ -25,7 +25,7 @@ const TAKEN: u8 = 1;
 /// Most descriptors that are taken.
 const MOST: usize = 1 << 20;
 
-/// A descriptor, and the number that it had where it comes from. Those below 0 say what it is to a [`Plan`](super::Plan) instead.
+/// A descriptor, and the number that it had where it comes from. Those below 0 say what it is to a [`Plan`](crate::successor::Plan) instead.
 #[derive(Debug)]
 pub struct Numbered {
     /// The number.
@@ -35,7 +35,7 @@ pub struct Numbered {
 }
 
 /// Sends descriptors, each with a number.
-pub(super) fn send(socket: &UnixStream, all: &[(RawFd, BorrowedFd<'_>)]) -> io::Result<()> {
+pub(crate) fn send(socket: &UnixStream, all: &[(RawFd, BorrowedFd<'_>)]) -> io::Result<()> {
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
     // The one without any ends it.
@@ -57,7 +57,7 @@ pub(super) fn send(socket: &UnixStream, all: &[(RawFd, BorrowedFd<'_>)]) -> io::
 }
 
 /// Takes what [`send`] sends. The sender may be hostile.
-pub(super) fn receive(socket: &UnixStream) -> io::Result<Vec<Numbered>> {
+pub(crate) fn receive(socket: &UnixStream) -> io::Result<Vec<Numbered>> {
     let mut all = Vec::new();
     loop {
         let (mut message, mut len, mut fds) = ([0; MESSAGE_BYTES], 0, Vec::new());
@@ -98,7 +98,7 @@ pub struct Placed(BTreeMap<RawFd, OwnedFd>);
 impl Placed {
     /// Gives each descriptor its number; those below 0 come back by themselves. None of the numbers is in use here, but by the
     /// descriptors themselves.
-    pub(super) fn place(all: Vec<Numbered>) -> io::Result<(Self, Vec<Numbered>)> {
+    pub(crate) fn place(all: Vec<Numbered>) -> io::Result<(Self, Vec<Numbered>)> {
         let above = all.iter().map(|one| one.number).max().unwrap_or(0).max(2).saturating_add(1);
         // Out of the way first, so that no number is in use by another one of them.
         let mut moved = Vec::with_capacity(all.len());
@@ -128,7 +128,7 @@ impl Placed {
     }
 
     /// Whether all have been taken.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

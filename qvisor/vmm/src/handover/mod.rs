@@ -1,53 +1,24 @@
-//! A sandbox that goes on under another VMM: its memory, its descriptors under their old numbers, and a plan that says which is what.
-//!
-//! The former VMM has put the sandbox to sleep and had its memory taken ([`Sandbox::ask_for_snapshot`]). It sends everything to a
-//! [`Kept`], which reads no byte of it, and ends. The next one is a new program with another address layout: it takes everything
-//! in, and its kernel is revived.
-//!
-//! | what | how it travels |
-//! |---|---|
-//! | the kernel's memory, and what is left of the programs' | a memory file ([`crate::snapshot`]) |
-//! | stored pages | the files of their home, and its tables in a memory file |
-//! | files, sockets, streams, watches, locks | the open files themselves; what the VMM knows of them, in the plan |
-//! | what the host has to tell | the sets of `epoll(7)` with all that is registered in them |
-//!
-//! A sandbox with something that the plan has no words for is refused.
+//! A sandbox between two VMMs: descriptors under their numbers, which are kept and passed on without being understood
+//! ([`crate::successor`]).
 #![deny(unsafe_code)]
 
 mod descriptors;
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
-use abi::boot::Platform;
-use abi::hostcall::Event;
-use serde::{Deserialize, Serialize};
-
-pub use self::descriptors::{Numbered, Placed};
+pub(crate) use self::descriptors::{Numbered, Placed, receive, send};
 use crate::errno::Errno;
-use crate::hibernate::handover::HomePlan;
-use crate::hibernate::{Hibernation, HomeError};
-use crate::host_paths::HostPaths;
-use crate::hostcall::handover::HostIoPlan;
-use crate::hostcall::host_io::HostIo;
-use crate::hostcall::io_threads::EventSink;
 use crate::image::KERNEL_DIGEST;
-use crate::memory::{self, MemoryError};
-use crate::sandbox::{Sandbox, SandboxConfig};
-use crate::snapshot::Snapshot;
+use crate::memory::MemoryError;
 
 /// The version of the plan.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// The numbers by which the memory files are known.
-const PLAN: RawFd = -1;
-const MEMORY: RawFd = -2;
-const TABLES: RawFd = -3;
-/// Most bytes of a plan, and of a home's tables.
-const PLAN_BYTES_MAX: u64 = 256 << 20;
-const TABLES_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const PLAN: RawFd = -1;
+pub(crate) const MEMORY: RawFd = -2;
+pub(crate) const TABLES: RawFd = -3;
 
 /// Why a sandbox cannot go on under another VMM.
 #[derive(Debug, thiserror::Error)]
@@ -64,8 +35,8 @@ pub enum HandOverError {
     Plan(#[from] serde_json::Error),
     #[error("cannot open its home of pages again")]
     Tables(#[from] swap::TablesError),
-    #[error(transparent)]
-    Home(#[from] HomeError),
+    #[error("cannot use IAA: {0}")]
+    Accelerator(#[from] iaa::Unusable),
     #[error("cannot make a memory file")]
     Memory(#[from] MemoryError),
     #[error("cannot take its host objects over: {0}")]
@@ -80,113 +51,6 @@ impl From<Errno> for HandOverError {
     }
 }
 
-/// What a VMM says of its sandbox for the next one. Whoever wrote it may be hostile.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Plan {
-    version: u32,
-    kernel: String,
-    machine: MachinePlan,
-    host: HostIoPlan,
-    home: HomePlan,
-    events: Vec<EventPlan>,
-}
-
-/// The sizes that the kernel has built its tables for.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MachinePlan {
-    is_kvm: bool,
-    cpus: u32,
-    memory_bytes: u64,
-    memory_most_bytes: u64,
-    kernel_bytes: u64,
-    vmms: u32,
-    taken_bytes: u64,
-}
-
-/// An event that the kernel has not been told.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EventPlan {
-    kind: u32,
-    flags: u32,
-    token: u64,
-    value: i64,
-}
-
-impl Plan {
-    /// Reads a plan that anybody may have written.
-    pub fn parse(bytes: &[u8]) -> Result<Self, HandOverError> {
-        // Of another version only that is understood.
-        #[derive(Deserialize)]
-        struct Head {
-            version: u32,
-            kernel: String,
-        }
-        let Head { version, kernel } = serde_json::from_slice(bytes)?;
-        if version != VERSION {
-            return Err(HandOverError::Version(version));
-        }
-        if kernel != KERNEL_DIGEST {
-            return Err(HandOverError::Kernel(kernel));
-        }
-        Ok(serde_json::from_slice(bytes)?)
-    }
-}
-
-impl Sandbox {
-    /// Sends a sandbox whose memory was taken to the [`Kept`] at the other end. Nothing of it may be used afterwards: the process is to
-    /// end.
-    pub fn hand_over(&self, socket: &UnixStream) -> Result<(), HandOverError> {
-        let snapshot = self.snapshot().ok_or(HandOverError::Refused("its memory was not taken"))?;
-        let host = self.files.hand_over()?;
-        let home = self.hibernation().hand_over()?;
-        let config = self.config();
-        let plan = Plan {
-            version: VERSION,
-            kernel: KERNEL_DIGEST.into(),
-            machine: MachinePlan {
-                is_kvm: config.platform == Platform::Kvm,
-                cpus: config.cpus,
-                memory_bytes: config.memory_bytes,
-                memory_most_bytes: config.memory_most_bytes,
-                kernel_bytes: config.kernel_bytes,
-                vmms: snapshot.vmms(),
-                taken_bytes: snapshot.bytes(),
-            },
-            host: host.plan(),
-            home: home.plan(),
-            // Nobody posts any more.
-            events: self.events.take(usize::MAX).into_iter().map(EventPlan::from).collect(),
-        };
-        let (mut text, mut tables) = (memory_file(c"dormouse-plan")?, memory_file(c"dormouse-tables")?);
-        serde_json::to_writer(&mut text, &plan)?;
-        tables.write_all(home.tables())?;
-        let own = [(PLAN, text.as_fd()), (MEMORY, snapshot.file()), (TABLES, tables.as_fd())];
-        let numbered = |fd: BorrowedFd<'_>| std::os::fd::AsRawFd::as_raw_fd(&fd);
-        let placed = host.descriptors().into_iter().chain(home.descriptors()).map(|fd| (numbered(fd), fd));
-        let all: Vec<_> = own.into_iter().chain(placed).collect();
-        Ok(descriptors::send(socket, &all)?)
-    }
-}
-
-impl From<Event> for EventPlan {
-    fn from(Event { kind, flags, token, value }: Event) -> Self {
-        Self { kind, flags, token, value }
-    }
-}
-
-impl From<EventPlan> for Event {
-    fn from(EventPlan { kind, flags, token, value }: EventPlan) -> Self {
-        Self { kind, flags, token, value }
-    }
-}
-
-fn memory_file(name: &std::ffi::CStr) -> Result<File, HandOverError> {
-    Ok(memory::memory_file(name)?.into())
-}
-
 /// A sandbox between two VMMs. It is kept without being understood.
 #[derive(Debug)]
 pub struct Kept(Vec<Numbered>);
@@ -194,13 +58,13 @@ pub struct Kept(Vec<Numbered>);
 impl Kept {
     /// Takes what a VMM leaves.
     pub fn receive(socket: &UnixStream) -> Result<Self, HandOverError> {
-        Ok(Self(descriptors::receive(socket)?))
+        Ok(Self(receive(socket)?))
     }
 
     /// Passes it on. It stays here as well, for another VMM should this one fail.
     pub fn pass_on(&self, socket: &UnixStream) -> Result<(), HandOverError> {
         let all: Vec<_> = self.0.iter().map(|one| (one.number, one.fd.as_fd())).collect();
-        Ok(descriptors::send(socket, &all)?)
+        Ok(send(socket, &all)?)
     }
 
     /// How many descriptors are kept.
@@ -220,68 +84,4 @@ impl Kept {
     pub fn memory(&self) -> Option<BorrowedFd<'_>> {
         self.0.iter().find(|one| one.number == MEMORY).map(|one| one.fd.as_fd())
     }
-}
-
-/// A sandbox that has come from another VMM, and does not run yet.
-pub struct Arrived {
-    /// Its host objects.
-    pub host: HostIo,
-    /// The home of its pages.
-    pub home: Hibernation,
-    /// Its memory.
-    pub snapshot: Snapshot,
-    /// Events that the kernel has not been told.
-    pub events: Vec<Event>,
-    machine: MachinePlan,
-}
-
-impl std::fmt::Debug for Arrived {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Arrived").field("machine", &self.machine).finish_non_exhaustive()
-    }
-}
-
-impl Arrived {
-    /// Takes a sandbox in. The process has opened nothing yet but the socket, whose number no VMM uses for a sandbox, and is to have
-    /// no other thread. `sink` as for [`HostIo::new`].
-    pub fn receive(host: &HostPaths, socket: &UnixStream, sink: EventSink) -> Result<Self, HandOverError> {
-        crate::sys::raise_open_files();
-        let (mut placed, mut own) = Placed::place(descriptors::receive(socket)?)?;
-        let mut file = |number| {
-            let at = own.iter().position(|one| one.number == number);
-            at.map(|at| own.swap_remove(at).fd).ok_or(HandOverError::Damaged("a file is missing"))
-        };
-        let (text, memory, tables) = (file(PLAN)?, file(MEMORY)?, file(TABLES)?);
-        let Plan { machine, host: objects, home, events, .. } = Plan::parse(&content(text, PLAN_BYTES_MAX)?)?;
-        let home =
-            home.open(host, &content(tables, TABLES_BYTES_MAX)?, machine.memory_most_bytes, &mut placed)?;
-        let objects = objects.open(&mut placed, sink)?;
-        if !placed.is_empty() || !own.is_empty() {
-            return Err(HandOverError::Damaged("it does not say what a descriptor is for"));
-        }
-        let snapshot = Snapshot::of_former(memory, machine.taken_bytes, machine.vmms);
-        let events = events.into_iter().map(Event::from).collect();
-        Ok(Self { host: objects, home, snapshot, events, machine })
-    }
-
-    /// Gives a configuration the sizes that the kernel has built its tables for.
-    #[must_use]
-    pub fn configure(&self, config: SandboxConfig) -> SandboxConfig {
-        let MachinePlan { is_kvm, cpus, memory_bytes, memory_most_bytes, kernel_bytes, .. } = self.machine;
-        let platform = if is_kvm { Platform::Kvm } else { Platform::Systrap };
-        SandboxConfig { platform, cpus, memory_bytes, memory_most_bytes, kernel_bytes, ..config }
-    }
-}
-
-/// A memory file's bytes, if they are not too many.
-fn content(file: OwnedFd, most: u64) -> Result<Vec<u8>, HandOverError> {
-    let file = File::from(file);
-    let len = file.metadata()?.len();
-    if len > most {
-        return Err(HandOverError::Damaged("it is too long"));
-    }
-    let mut bytes = vec![0; usize::try_from(len).map_err(|_| HandOverError::Damaged("it is too long"))?];
-    // Whoever wrote the file shares its position.
-    file.read_exact_at(&mut bytes, 0)?;
-    Ok(bytes)
 }

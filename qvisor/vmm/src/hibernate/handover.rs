@@ -14,9 +14,9 @@ use super::{Hibernation, Reap, SwapPlan, accelerator, injection};
 use crate::handover::{HandOverError, Placed};
 use crate::host_paths::HostPaths;
 use crate::lock::ReadGuard;
-use crate::sandbox::frames_of;
+use crate::memory::frames_of;
 
-/// What the next VMM has to know of a home. Descriptors by their numbers.
+/// A home for the next VMM. Descriptors by their numbers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HomePlan {
@@ -112,7 +112,7 @@ impl HomePlan {
         };
         let end = frames_of(memory_most_bytes);
         let home = SwapHome::reopen([swap?, reap?, packed?], packing, tables, end, self.limit_bytes)?;
-        let engine = accelerator::open(codec).map_err(super::HomeError::from)?;
+        let engine = accelerator::open(codec)?;
         let home: Box<dyn Home> = Box::new(match engine {
             Some(engine) => home.with_engine(engine),
             None => home,

@@ -82,15 +82,19 @@ impl HostFile {
         mount: MountTraits,
     ) -> Result<Self, Errno> {
         let held = mount.quota.as_ref().map(|quota| quota.hold(fd.as_fd())).transpose()?;
-        Ok(Self {
-            fd,
-            kind,
-            path_only,
-            mount,
-            position: Mutex::new(Rank::Position, ()),
-            held,
-            reads: Reads::default(),
-        })
+        Ok(Self::with(fd, kind, path_only, mount, held))
+    }
+
+    /// A file with its part of the account of its mount's quota, if that has one.
+    pub(super) fn with(
+        fd: OwnedFd,
+        kind: FileKind,
+        path_only: bool,
+        mount: MountTraits,
+        held: Option<Held>,
+    ) -> Self {
+        let position = Mutex::new(Rank::Position, ());
+        Self { fd, kind, path_only, mount, position, held, reads: Reads::default() }
     }
 
     /// A file that was just made in `dir`.

@@ -13,10 +13,12 @@ use super::host_io::HostIo;
 use super::io_threads::handover::{IoLeft, IoPlan};
 use super::io_threads::{EventSink, IoThreads};
 use super::locks::LockPlan;
+use super::quota::Held;
+use super::quota::handover::{HeldPlan, QuotaPlan};
 use super::watches::WatchPlan;
 use crate::handover::{HandOverError, Placed};
 
-/// What the next VMM has to know of a sandbox's host objects. Descriptors by their numbers.
+/// The host objects of a sandbox for the next VMM. Descriptors by their numbers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HostIoPlan {
@@ -26,6 +28,7 @@ pub(crate) struct HostIoPlan {
     terminal: Option<Handle>,
     watches: Option<WatchPlan>,
     locks: Vec<LockPlan>,
+    quota: Option<QuotaPlan>,
     io: IoPlan,
 }
 
@@ -40,6 +43,8 @@ struct FilePlan {
     read_only: bool,
     no_devices: bool,
     is_volume: bool,
+    /// Its part of the quota's account, if one bounds it.
+    held: Option<HeldPlan>,
 }
 
 /// Host objects that are left to the next VMM.
@@ -53,9 +58,6 @@ pub(crate) struct HostIoLeft<'h> {
 impl HostIo {
     /// Leaves all to the next VMM. Nothing is asked of it any more.
     pub(crate) fn hand_over(&self) -> Result<HostIoLeft<'_>, HandOverError> {
-        if self.quota().is_some() {
-            return Err(HandOverError::Refused("its views have a quota"));
-        }
         if self.broker().is_some() {
             return Err(HandOverError::Refused("it may connect to Unix sockets of the host"));
         }
@@ -67,7 +69,7 @@ impl HostIo {
 
 impl HostIoLeft<'_> {
     /// The plan for them.
-    pub(crate) fn plan(&self) -> HostIoPlan {
+    pub(crate) fn plan(&self) -> Result<HostIoPlan, HandOverError> {
         let file = |(handle, file): &(Handle, Arc<HostFile>)| FilePlan {
             handle: *handle,
             fd: file.as_fd().as_raw_fd(),
@@ -76,16 +78,18 @@ impl HostIoLeft<'_> {
             read_only: file.mount().read_only,
             no_devices: file.mount().no_devices,
             is_volume: file.mount().is_volume,
+            held: file.held().map(Held::plan),
         };
         let (io, watches) = (self.io.plan(), self.host.watches().lock().plan());
-        HostIoPlan {
+        Ok(HostIoPlan {
             files: self.files.iter().map(file).collect(),
             free: self.free.clone(),
             terminal: self.host.terminal.get().copied(),
             watches,
             locks: self.host.locks().plan(),
+            quota: self.host.quota().map(|quota| quota.plan()).transpose()?,
             io,
-        }
+        })
     }
 
     /// The descriptors that the plan names.
@@ -102,10 +106,16 @@ impl HostIoPlan {
     /// Takes the objects over, whose descriptors have their old numbers again.
     pub(crate) fn open(self, placed: &mut Placed, sink: EventSink) -> Result<HostIo, HandOverError> {
         let mut files = Vec::with_capacity(self.files.len());
-        for FilePlan { handle, fd, kind, path_only, read_only, no_devices, is_volume } in self.files {
+        let quota = self.quota.map(QuotaPlan::open);
+        for FilePlan { handle, fd, kind, path_only, read_only, no_devices, is_volume, held } in self.files {
             let fd = placed.take(fd).ok_or(damaged("a file is missing"))?;
-            let mount = MountTraits { read_only, no_devices, is_volume, quota: None };
-            files.push((handle, HostFile::new(fd, kind, path_only, mount)?));
+            let quota = match (&held, &quota) {
+                (Some(_), None) => return Err(damaged("a file is bounded by a quota that there is not")),
+                (held, quota) => held.as_ref().and(quota.clone()),
+            };
+            let held = held.zip(quota.as_ref()).map(|(held, quota)| held.open(quota));
+            let mount = MountTraits { read_only, no_devices, is_volume, quota };
+            files.push((handle, HostFile::with(fd, kind, path_only, mount, held)));
         }
         let files =
             FileTable::of_former(files, self.free).ok_or(damaged("its handles contradict each other"))?;
@@ -116,7 +126,11 @@ impl HostIoPlan {
         if !named.iter().all(is_there) {
             return Err(damaged("it names a handle that is not open"));
         }
-        HostIo::of_former(files, io, self.terminal, self.watches, self.locks).map_err(HandOverError::from)
+        let host = HostIo::of_former(files, io, self.terminal, self.watches, self.locks)?;
+        if let Some(quota) = quota {
+            host.set_quota(quota);
+        }
+        Ok(host)
     }
 }
 

@@ -72,7 +72,7 @@ impl From<Vec<LockPlan>> for Locks {
 }
 
 impl Locks {
-    /// What the next VMM has to know.
+    /// The locks for the next VMM.
     pub fn plan(&self) -> Vec<LockPlan> {
         let mut all = Vec::new();
         for (handle, held) in &*self.files.lock() {

@@ -11,6 +11,8 @@
 //! Small writes are not measured one by one: their reservations stay *pending* with their handle, up to
 //! [`PENDING_MAX`], until the file is measured: at that bound, when the handle is closed, or when the room runs out.
 
+pub(super) mod handover;
+
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -94,7 +94,7 @@ impl From<WatchPlan> for Watches {
 }
 
 impl Watches {
-    /// What the next VMM has to know; nothing, where nothing is watched.
+    /// The watches for the next VMM; `None` where nothing is watched.
     pub fn plan(&self) -> Option<WatchPlan> {
         self.stream.map(|stream| WatchPlan { stream, descriptors: self.descriptors.clone() })
     }

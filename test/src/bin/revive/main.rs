@@ -7,11 +7,8 @@
 //! talks to the program, has the sandbox taken while it is awake or asleep, waits for the VMM's end, and starts the next one; some of
 //! those are killed before they run anything, and another takes their place. The VMMs are in no jail.
 
-#[path = "../revive/driver.rs"]
 mod driver;
-#[path = "../revive/program.rs"]
 mod program;
-#[path = "../revive/vmm_side.rs"]
 mod vmm_side;
 
 use std::process::ExitCode;

@@ -16,13 +16,14 @@ use abi::hostcall::{
     REPORT_NOT_TAKEN,
 };
 use vmm::boot::{BootSpec, Mount, Stream};
-use vmm::handover::{Arrived, HandOverError};
+use vmm::handover::HandOverError;
 use vmm::hibernate::{Hibernation, SwapPlan};
 use vmm::host_paths::HostPaths;
 use vmm::hostcall::events::EventQueue;
 use vmm::hostcall::host_io::HostIo;
 use vmm::sandbox::{Sandbox, SandboxConfig, SandboxError};
 use vmm::snapshot::Snapshot;
+use vmm::successor::Arrived;
 
 use crate::program;
 
@@ -50,7 +51,7 @@ const LEAVING: i64 = 1 << 40;
 /// How often a sandbox that is woken again is told to sleep.
 const TRIES: u32 = 1000;
 
-/// What a VMM begins with.
+/// All that a VMM begins with.
 struct Beginning {
     host: HostIo,
     home: Arc<Hibernation>,
