@@ -1,4 +1,4 @@
-//! What a VMM says of its sandbox for the next one, which it may have been taken over to say: any bytes are refused in words or open
+//! The plan of a sandbox for the next VMM, which the former one may have been taken over to write: any bytes are refused in words or open
 //! what they name.
 #![no_main]
 

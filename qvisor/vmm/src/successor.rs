@@ -40,7 +40,7 @@ use crate::snapshot::Snapshot;
 const PLAN_BYTES_MAX: u64 = 256 << 20;
 const TABLES_BYTES_MAX: u64 = 1 << 30;
 
-/// What a VMM says of its sandbox for the next one. Whoever wrote it may be hostile.
+/// The plan of a sandbox for the next VMM. Whoever wrote it may be hostile.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {

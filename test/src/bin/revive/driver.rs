@@ -279,8 +279,8 @@ impl World {
         }
         vmm.end()?;
         times.ended = us();
-        self.look_for_addresses(&kept, &mappings)?;
         let pause = us();
+        self.look_for_addresses(&kept, &mappings)?;
         while self.choices.next(4) == 0 {
             self.kill_one(&kept)?;
         }
