@@ -1,7 +1,7 @@
 //! The moment at which the sandbox's memory is taken for another VMM: it is asleep, no task runs, and no CPU but this one is in the
 //! kernel. Under the other VMM the kernel begins at its entry and is revived ([`crate::boot`]).
 
-use core::sync::atomic::{AtomicI64, Ordering};
+use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall as hc;
 
@@ -12,13 +12,25 @@ use machine::host;
 use machine::mm::window;
 use machine::platform;
 use machine::sched;
+use machine::time;
 
 /// The request that has not been answered; 0: none.
 static WANTED: AtomicI64 = AtomicI64::new(0);
+/// Until when it is tried (monotonic).
+static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+/// How long it is tried.
+const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The memory is to be taken.
+/// The memory is to be taken. A request that came before and has not been answered is refused.
 pub fn request(request: i64) {
-    WANTED.store(request, Ordering::SeqCst);
+    UNTIL_NS.store(time::monotonic_ns().saturating_add(PATIENCE_NS), Ordering::SeqCst);
+    refuse(WANTED.swap(request, Ordering::SeqCst));
+}
+
+fn refuse(request: i64) {
+    if request != 0 {
+        host::report(hc::REPORT_NOT_TAKEN, request);
+    }
 }
 
 /// Whether it is to be taken as soon as nothing is in the way.
@@ -30,6 +42,10 @@ pub(super) fn is_wanted() -> bool {
 /// idle loop.
 pub fn attempt() {
     if !is_wanted() {
+        return;
+    }
+    if time::monotonic_ns() > UNTIL_NS.load(Ordering::SeqCst) {
+        refuse(WANTED.swap(0, Ordering::SeqCst));
         return;
     }
     let is_between = |machine: &HibernationMachine| machine.is_at_work() || machine.is_wanted();
@@ -55,8 +71,10 @@ pub fn attempt() {
     match result {
         Err(Errno::EAGAIN) => {
             // A later request counts.
-            let _ = WANTED.compare_exchange(0, request, Ordering::SeqCst, Ordering::SeqCst);
+            if WANTED.compare_exchange(0, request, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                refuse(request);
+            }
         }
-        _ => host::report(hc::REPORT_NOT_TAKEN, request),
+        _ => refuse(request),
     }
 }

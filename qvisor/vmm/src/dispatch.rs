@@ -103,7 +103,7 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         REPORT => report(sandbox, &call.args),
         HIBERNATED => hibernated(sandbox, a, b),
         STATS => set_stats(sandbox, a),
-        SNAPSHOT => snapshot(sandbox, cpu).map_or_else(Errno::as_result, |()| 0),
+        SNAPSHOT => snapshot(sandbox, cpu, a).map_or_else(Errno::as_result, |()| 0),
         SWAP_OUT => sandbox.hibernation().swap_out(&sandbox.memory, a),
         SWAP_IN => swap_in(sandbox, call.args),
         SUBMIT if a == ASYNC_SWAP_IN => submit_swap_in(sandbox, call.args),
@@ -356,8 +356,8 @@ fn set_stats(sandbox: &Sandbox, phys: u64) -> i64 {
 }
 
 /// `SNAPSHOT`. Once the memory is taken the sandbox ends.
-fn snapshot(sandbox: &Sandbox, cpu: u32) -> Result<(), Errno> {
-    if !sandbox.wants_snapshot() {
+fn snapshot(sandbox: &Sandbox, cpu: u32, request: u64) -> Result<(), Errno> {
+    if !sandbox.wants_snapshot(request.cast_signed()) {
         return Err(Errno(libc::EPERM));
     }
     if !sandbox.cpus.hold_others(cpu) {

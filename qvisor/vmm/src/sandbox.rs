@@ -2,13 +2,13 @@
 #![deny(unsafe_code)]
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abi::boot::Platform;
-use abi::hostcall::{EVENT_SNAPSHOT, Event};
+use abi::hostcall::{EVENT_SNAPSHOT, Event, REPORT_NOT_TAKEN};
 use abi::layout::kernel_bytes;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
@@ -187,7 +187,8 @@ pub struct Sandbox {
     config: SandboxConfig,
     tsc: TscMeter,
     former_vmms: AtomicU32,
-    wants_snapshot: AtomicBool,
+    /// The request for its memory that has not been answered; 0: none.
+    wants_snapshot: AtomicI64,
     end: Mutex<End>,
     ended: Condvar,
 }
@@ -240,7 +241,7 @@ impl Sandbox {
             config,
             tsc,
             former_vmms: AtomicU32::new(0),
-            wants_snapshot: AtomicBool::new(false),
+            wants_snapshot: AtomicI64::new(0),
             end: Mutex::new(Rank::End, End::default()),
             ended: Condvar::new(),
         });
@@ -302,18 +303,23 @@ impl Sandbox {
 
     /// Asks the kernel, which is asleep, to have its memory taken. A kernel that was not asked is refused.
     pub fn ask_for_snapshot(&self, request: i64) {
-        self.wants_snapshot.store(true, Ordering::SeqCst);
+        self.wants_snapshot.store(request, Ordering::SeqCst);
         self.events.post(Event { kind: EVENT_SNAPSHOT, value: request, ..Event::default() });
     }
 
-    /// Whether somebody has asked for its memory.
-    pub(crate) fn wants_snapshot(&self) -> bool {
-        self.wants_snapshot.load(Ordering::SeqCst)
+    /// Whether its memory was asked for by this request, which has not been answered.
+    pub(crate) fn wants_snapshot(&self, request: i64) -> bool {
+        request != 0 && self.wants_snapshot.load(Ordering::SeqCst) == request
     }
 
-    /// Takes its memory, and ends it. All vCPUs sleep but the one that calls.
+    /// Takes its memory, and ends it, unless there is something that a plan for the next VMM has no words for. All vCPUs sleep but the
+    /// one that calls.
     pub(crate) fn take(&self) -> Result<(), Errno> {
-        let vmms = self.former_vmms.load(Ordering::Relaxed) + 1;
+        self.files.may_be_left().and_then(|()| self.hibernation().may_be_left()).map_err(|why| {
+            self.log(LEVEL_WARN, &why.to_string());
+            Errno(libc::EBUSY)
+        })?;
+        let vmms = self.former_vmms.load(Ordering::Relaxed).checked_add(1).ok_or(Errno(libc::EOVERFLOW))?;
         let snapshot = self.files.page_map().and_then(|map| {
             Snapshot::take(&self.memory, &map, vmms).map_err(|error| {
                 self.log(LEVEL_WARN, &format!("cannot take the sandbox's memory: {error}"));
@@ -325,9 +331,13 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The memory that was taken from it, once.
+    /// The memory that was taken from it; who takes it away puts it back for another try.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         self.lock_end().snapshot.take()
+    }
+
+    pub(crate) fn put_snapshot_back(&self, snapshot: Snapshot) {
+        self.lock_end().snapshot = Some(snapshot);
     }
 
     fn run_cpus(self: &Arc<Self>, image: &LoadedImage) -> Result<u32, SandboxError> {
@@ -468,6 +478,11 @@ impl Sandbox {
 
     /// Passes on how far the kernel has got.
     pub fn report(&self, what: u64, of: u64) {
+        if what == REPORT_NOT_TAKEN {
+            // It may not take it later.
+            let request = of.cast_signed();
+            let _ = self.wants_snapshot.compare_exchange(request, 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
         (self.config.report)(what, of);
     }
 

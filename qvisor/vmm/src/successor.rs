@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
 use abi::boot::Platform;
-use abi::hostcall::Event;
+use abi::hostcall::{EVENT_DONE, EVENT_LOOK, EVENT_READY, EVENT_SIGNAL, EVENT_WINSIZE, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::handover::{self, HandOverError, MEMORY, PLAN, Placed, TABLES, VERSION};
@@ -100,6 +100,12 @@ impl Sandbox {
     /// end.
     pub fn hand_over(&self, socket: &UnixStream) -> Result<(), HandOverError> {
         let snapshot = self.snapshot().ok_or(HandOverError::Refused("its memory was not taken"))?;
+        let sent = self.send(&snapshot, socket);
+        self.put_snapshot_back(snapshot);
+        sent
+    }
+
+    fn send(&self, snapshot: &Snapshot, socket: &UnixStream) -> Result<(), HandOverError> {
         let host = self.files.hand_over()?;
         let home = self.hibernation().hand_over()?;
         let config = self.config();
@@ -117,8 +123,8 @@ impl Sandbox {
             },
             host: host.plan()?,
             home: home.plan(),
-            // Nobody posts any more.
-            events: self.events.take(usize::MAX).into_iter().map(EventPlan::from).collect(),
+            // Nobody posts any more. Requests are made anew by who made them.
+            events: self.events.take(usize::MAX).into_iter().filter(is_news).map(EventPlan::from).collect(),
         };
         let (mut text, mut tables) = (memory_file(c"dormouse-plan")?, memory_file(c"dormouse-tables")?);
         serde_json::to_writer(&mut text, &plan)?;
@@ -129,6 +135,11 @@ impl Sandbox {
         let all: Vec<_> = own.into_iter().chain(placed).collect();
         Ok(handover::send(socket, &all)?)
     }
+}
+
+/// Whether an event is news of the host's rather than a request, whose number means nothing to another VMM.
+fn is_news(event: &Event) -> bool {
+    matches!(event.kind, EVENT_READY | EVENT_DONE | EVENT_LOOK | EVENT_SIGNAL | EVENT_WINSIZE)
 }
 
 impl From<Event> for EventPlan {
@@ -184,8 +195,9 @@ impl Arrived {
         if !placed.is_empty() || !own.is_empty() {
             return Err(HandOverError::Damaged("it does not say what a descriptor is for"));
         }
+        check_memory_file(&memory)?;
         let snapshot = Snapshot::of_former(memory, machine.taken_bytes, machine.vmms);
-        let events = events.into_iter().map(Event::from).collect();
+        let events = events.into_iter().map(Event::from).filter(is_news).collect();
         Ok(Self { host: objects, home, snapshot, events, machine })
     }
 
@@ -198,8 +210,16 @@ impl Arrived {
     }
 }
 
+/// A file of a file server could answer anything.
+fn check_memory_file(file: &OwnedFd) -> Result<(), HandOverError> {
+    rustix::fs::fcntl_get_seals(file)
+        .map(drop)
+        .map_err(|_| HandOverError::Damaged("a file is none in memory"))
+}
+
 /// A memory file's bytes, if they are not too many.
 fn content(file: OwnedFd, most: u64) -> Result<Vec<u8>, HandOverError> {
+    check_memory_file(&file)?;
     let file = File::from(file);
     let len = file.metadata()?.len();
     if len > most {
@@ -215,11 +235,16 @@ fn content(file: OwnedFd, most: u64) -> Result<Vec<u8>, HandOverError> {
 #[cfg(fuzzing)]
 pub fn play(input: &[u8]) {
     let _ = Plan::parse(input);
-    let Ok(Plan { machine, host, home, .. }) = serde_json::from_slice::<Plan>(input) else { return };
-    let null = || File::open("/dev/null").map(|file| Numbered { number: 0, fd: file.into() });
-    let numbered = (600..632).filter_map(|number| null().ok().map(|one| Numbered { number, ..one }));
+    // The home's tables come behind the first line.
+    let end = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
+    let (plan, tables) = input.split_at(end);
+    let Ok(Plan { machine, host, home, .. }) = serde_json::from_slice::<Plan>(plan) else { return };
+    let null = || File::open("/dev/null").map(|file| handover::Numbered { number: 0, fd: file.into() });
+    let numbered =
+        (600..632).filter_map(|number| null().ok().map(|one| handover::Numbered { number, ..one }));
     let Ok((mut placed, _)) = Placed::place(numbered.collect()) else { return };
     let host_paths = HostPaths::of_new_process();
-    let _ = home.open(&host_paths, input, machine.memory_most_bytes, &mut placed);
+    let _ =
+        home.open(&host_paths, tables.get(1..).unwrap_or_default(), machine.memory_most_bytes, &mut placed);
     let _ = host.open(&mut placed, std::sync::Arc::new(|_| {}));
 }

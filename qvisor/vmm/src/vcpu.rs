@@ -176,6 +176,7 @@ impl Cpus {
         state.sleeps.store(true, SeqCst);
         self.busy.fetch_sub(1, Relaxed);
         let called = || pending.load(SeqCst) != 0 || self.stopping.load(SeqCst);
+        let mut has_taken = false;
         // No spinning: the receiver of what this vCPU has just sent waits for this core as a rule.
         while !called() {
             if deadline != u64::MAX && cpu::clock_ns(libc::CLOCK_MONOTONIC) >= deadline {
@@ -186,13 +187,16 @@ impl Cpus {
             } else if io.wait(deadline) == Woken::Edges {
                 // What is taken is with this vCPU alone, which is not to be held with it.
                 self.end_sleep(state);
-                if self.is_stopping() || io.take_edges(most, &mut *take) > 0 {
+                has_taken = io.take_edges(most, &mut *take) > 0;
+                if has_taken {
                     break;
                 }
                 state.sleeps.store(true, SeqCst);
             }
         }
-        self.end_sleep(state);
+        if !has_taken {
+            self.end_sleep(state);
+        }
         self.busy.fetch_add(1, Relaxed);
         if watches {
             self.watcher.store(NOBODY, SeqCst);

@@ -4,11 +4,11 @@
 //! They go in messages of one size, each of which is answered by a byte: the host bounds how many descriptors of a user are on
 //! their way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -18,7 +18,7 @@ use crate::descriptor_passing::{self, Received};
 const BATCH: usize = 64;
 /// The count of descriptors and their numbers, of 4 bytes each.
 const MESSAGE_BYTES: usize = 4 * (1 + BATCH);
-/// How long the other side may take for a message or an answer.
+/// How long the other side may take for all that it sends, or for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The answer to a message.
 const TAKEN: u8 = 1;
@@ -58,15 +58,18 @@ pub(crate) fn send(socket: &UnixStream, all: &[(RawFd, BorrowedFd<'_>)]) -> io::
 
 /// Takes what [`send`] sends. The sender may be hostile.
 pub(crate) fn receive(socket: &UnixStream) -> io::Result<Vec<Numbered>> {
-    let mut all = Vec::new();
+    let (mut all, deadline) = (Vec::new(), Instant::now() + PATIENCE);
     loop {
         let (mut message, mut len, mut fds) = ([0; MESSAGE_BYTES], 0, Vec::new());
         while len < MESSAGE_BYTES {
-            wait(socket)?;
+            wait(socket, deadline)?;
             match descriptor_passing::receive_now(socket, &mut message[len..], &mut fds) {
                 None => {}
                 Some(Received { len: 0, .. }) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some(received) => len += received.len,
+            }
+            if fds.len() > BATCH {
+                return Err(io::ErrorKind::InvalidData.into());
             }
         }
         let mut words = message.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word));
@@ -82,8 +85,10 @@ pub(crate) fn receive(socket: &UnixStream) -> io::Result<Vec<Numbered>> {
     }
 }
 
-fn wait(socket: &UnixStream) -> io::Result<()> {
-    let patience = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
+/// Waits until something has come.
+fn wait(socket: &UnixStream, deadline: Instant) -> io::Result<()> {
+    let patience = deadline.saturating_duration_since(Instant::now());
+    let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
     match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&patience)) {
         Ok(0) => Err(io::ErrorKind::TimedOut.into()),
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -99,27 +104,46 @@ impl Placed {
     /// Gives each descriptor its number; those below 0 come back by themselves. None of the numbers is in use here, but by the
     /// descriptors themselves.
     pub(crate) fn place(all: Vec<Numbered>) -> io::Result<(Self, Vec<Numbered>)> {
-        let above = all.iter().map(|one| one.number).max().unwrap_or(0).max(2).saturating_add(1);
-        // Out of the way first, so that no number is in use by another one of them.
-        let mut moved = Vec::with_capacity(all.len());
+        let wanted: BTreeSet<RawFd> = all.iter().map(|one| one.number).collect();
+        if wanted.len() < all.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "two descriptors have one number"));
+        }
+        let above = wanted.last().map_or(0, |last| last.saturating_add(1)).max(3);
+        let (mut placed, mut others, mut pending) = (Self::default(), Vec::new(), BTreeMap::new());
         for Numbered { number, fd } in all {
-            moved.push((number, rustix::io::fcntl_dupfd_cloexec(&fd, above)?));
-        }
-        let (mut placed, mut others) = (BTreeMap::new(), Vec::new());
-        for (number, fd) in moved {
-            if number < 0 {
-                others.push(Numbered { number, fd });
-                continue;
+            match number {
+                0.. => _ = pending.insert(fd.as_raw_fd(), (number, fd)),
+                // Out of the way.
+                _ => others.push(Numbered { number, fd: rustix::io::fcntl_dupfd_cloexec(&fd, above)? }),
             }
-            let fd = rustix::io::fcntl_dupfd_cloexec(&fd, number)?;
-            // The lowest one that is free.
-            if fd.as_raw_fd() != number {
-                let why = format!("the number {number} of a descriptor is in use");
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
-            }
-            placed.insert(number, fd);
         }
-        Ok((Self(placed), others))
+        while let Some((&first, _)) = pending.first_key_value() {
+            // Each waits for the next one to leave the number that it is to have.
+            let mut waiting = vec![first];
+            while let Some((&last, (number, _))) = waiting.last().and_then(|last| pending.get_key_value(last))
+            {
+                if *number == last || !pending.contains_key(number) {
+                    break;
+                }
+                if *number != first {
+                    waiting.push(*number);
+                    continue;
+                }
+                // They wait for each other.
+                if let Some((number, fd)) = pending.remove(&first) {
+                    let moved = rustix::io::fcntl_dupfd_cloexec(&fd, above)?;
+                    pending.insert(moved.as_raw_fd(), (number, moved));
+                }
+                waiting.remove(0);
+                break;
+            }
+            for current in waiting.into_iter().rev() {
+                if let Some((number, fd)) = pending.remove(&current) {
+                    placed.0.insert(number, move_to(number, fd)?);
+                }
+            }
+        }
+        Ok((placed, others))
     }
 
     /// The descriptor with this number, once.
@@ -131,6 +155,20 @@ impl Placed {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// The descriptor under this number, which nobody uses.
+fn move_to(number: RawFd, fd: OwnedFd) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() == number {
+        return Ok(fd);
+    }
+    let moved = rustix::io::fcntl_dupfd_cloexec(&fd, number)?;
+    // The lowest one that is free.
+    if moved.as_raw_fd() == number {
+        return Ok(moved);
+    }
+    let why = format!("the number {number} of a descriptor is in use");
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, why))
 }
 
 #[cfg(test)]
@@ -182,6 +220,24 @@ mod tests {
         assert!(Placed::place(taken).unwrap_err().to_string().contains("is in use"));
         let (placed, others) = Placed::place(pass(&[-7], &[null()]).unwrap()).unwrap();
         assert_eq!((placed.is_empty(), others[0].number), (true, -7));
+    }
+
+    /// Descriptors whose numbers are those that the others have come with: in a row, in a circle, and as they are.
+    #[test]
+    fn descriptors_that_have_each_others_numbers_change_places() {
+        let dir = testdir::TempDir::new();
+        let files: Vec<File> =
+            (0..9).map(|at| File::create(dir.path().join(at.to_string())).unwrap()).collect();
+        let inodes: Vec<u64> = files.iter().map(|file| file.metadata().unwrap().ino()).collect();
+        let numbers: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        let order = [1, 2, 0, 4, 3, 5, 7, 8, 6];
+        let all = files.into_iter().zip(order);
+        let all = all.map(|(file, at)| Numbered { number: numbers[at], fd: file.into() }).collect();
+        let (mut placed, _) = Placed::place(all).unwrap();
+        for (inode, at) in inodes.iter().zip(order) {
+            let fd = placed.take(numbers[at]).unwrap();
+            assert_eq!((fd.as_raw_fd(), File::from(fd).metadata().unwrap().ino()), (numbers[at], *inode));
+        }
     }
 
     #[test]

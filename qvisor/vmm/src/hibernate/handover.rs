@@ -30,7 +30,7 @@ pub(crate) struct HomePlan {
     settle: Duration,
 }
 
-/// A home that is left to the next VMM: nothing is stored or packed while it is there.
+/// A home that is left to the next VMM. Nothing is stored or packed any more.
 pub(crate) struct HomeLeft<'h> {
     home: ReadGuard<'h, Box<dyn Home>>,
     turn: Option<BorrowedFd<'h>>,
@@ -40,10 +40,17 @@ pub(crate) struct HomeLeft<'h> {
 }
 
 impl Hibernation {
+    /// Whether a plan has words for it.
+    pub(crate) fn may_be_left(&self) -> Result<(), HandOverError> {
+        if self.plan.packing.encrypt {
+            return Err(HandOverError::Refused("its pages are sealed with a key that ends with this VMM"));
+        }
+        self.home.as_ref().map(drop).map_err(|_| HandOverError::Refused("its pages have no home"))
+    }
+
     /// Leaves the home to the next VMM.
     pub(crate) fn hand_over(&self) -> Result<HomeLeft<'_>, HandOverError> {
-        // Who packs gives up.
-        self.settling.awake();
+        self.settling.end_packing();
         let home = self.home.as_ref().map_err(|_| HandOverError::Refused("its pages have no home"))?.read();
         let mut tables = Vec::new();
         home.persist(&mut tables)?;

@@ -67,6 +67,14 @@ impl Settling {
         self.woken.notify_all();
     }
 
+    /// Nobody packs from now on: the sandbox is left to another VMM.
+    pub fn end_packing(&self) {
+        self.awake();
+        while self.packs.swap(true, Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Waits so long; false: the sandbox woke.
     fn wait(&self, time: Duration, sleep: u64) -> bool {
         let waiting = self.waiting.lock();

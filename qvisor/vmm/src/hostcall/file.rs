@@ -21,7 +21,7 @@ const RESERVED_DESCRIPTORS: u64 = 256;
 /// a small limit of open files it is an eighth.
 const RESERVED_HANDLES: u64 = 1024;
 /// Most handles, whatever the limit of open files is.
-const HANDLES_MAX: u64 = 1 << 20;
+pub(super) const HANDLES_MAX: u64 = 1 << 20;
 
 /// The object that a handle stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

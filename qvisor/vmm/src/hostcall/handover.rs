@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::Handle;
-use super::file::{FileKind, FileTable, HostFile, MountTraits};
+use super::file::{FileKind, FileTable, HANDLES_MAX, HostFile, MountTraits};
 use super::host_io::HostIo;
 use super::io_threads::handover::{IoLeft, IoPlan};
 use super::io_threads::{EventSink, IoThreads};
@@ -56,11 +56,18 @@ pub(crate) struct HostIoLeft<'h> {
 }
 
 impl HostIo {
-    /// Leaves all to the next VMM. Nothing is asked of it any more.
-    pub(crate) fn hand_over(&self) -> Result<HostIoLeft<'_>, HandOverError> {
+    /// Whether a plan has words for all.
+    pub(crate) fn may_be_left(&self) -> Result<(), HandOverError> {
+        self.quota().map(|quota| quota.plan()).transpose()?;
         if self.broker().is_some() {
             return Err(HandOverError::Refused("it may connect to Unix sockets of the host"));
         }
+        Ok(())
+    }
+
+    /// Leaves all to the next VMM. Nothing is asked of it any more.
+    pub(crate) fn hand_over(&self) -> Result<HostIoLeft<'_>, HandOverError> {
+        self.may_be_left()?;
         let io = self.io().leave();
         let (files, free) = self.files().all();
         Ok(HostIoLeft { host: self, files, free, io })
@@ -123,6 +130,9 @@ impl HostIoPlan {
         let is_there = |handle: &Handle| files.get(*handle).is_ok();
         let named = self.terminal.iter().chain(self.watches.as_ref().map(WatchPlan::stream));
         let named: BTreeSet<Handle> = named.chain(self.locks.iter().map(LockPlan::handle)).copied().collect();
+        if !self.locks.iter().all(LockPlan::is_whole) {
+            return Err(damaged("a lock ends before it begins"));
+        }
         if !named.iter().all(is_there) {
             return Err(damaged("it names a handle that is not open"));
         }
@@ -148,6 +158,9 @@ impl FileTable {
     fn of_former(files: Vec<(Handle, HostFile)>, free: Vec<Handle>) -> Option<Self> {
         let table = Self::new();
         let end = files.len() + free.len();
+        if end as u64 > HANDLES_MAX {
+            return None;
+        }
         let mut slots: Vec<Option<Arc<HostFile>>> = Vec::new();
         slots.resize_with(end, || None);
         for (handle, file) in files {

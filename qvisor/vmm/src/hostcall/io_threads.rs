@@ -382,7 +382,7 @@ impl IoThreads {
         if threads.poller.is_none() {
             threads.poller = Some(spawn("dormouse-io", &self.shared, Shared::poll)?);
         }
-        threads.generation = (threads.generation + 1) % (u32::MAX - 1);
+        threads.generation = threads.generation.wrapping_add(1) % (u32::MAX - 1);
         Ok(threads.generation)
     }
 }
@@ -414,12 +414,12 @@ impl Shared {
         let mut rest = Duration::ZERO;
         loop {
             let Ok(count) = sys::epoll_wait(self.epoll.as_fd(), &mut events) else { return };
-            let mut is_over = false;
+            let is_over = events[..count].iter().any(|event| event.u64 == WAKE);
             for event in &events[..count] {
                 let (data, ready) = (event.u64, event.events);
                 match data {
-                    // The others are told nowhere else.
-                    WAKE => is_over = true,
+                    // These are shown to who waits next; the others are told nowhere else.
+                    WAKE | EDGES if is_over => {}
                     EDGES if self.remind() => rest = Duration::ZERO,
                     // A vCPU was about to look, and will be next time: keep out of its way.
                     EDGES => {

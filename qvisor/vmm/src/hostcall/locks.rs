@@ -55,6 +55,13 @@ impl LockPlan {
     }
 }
 
+impl LockPlan {
+    /// Whether it is of some bytes.
+    pub fn is_whole(&self) -> bool {
+        self.first <= self.last
+    }
+}
+
 impl From<Vec<LockPlan>> for Locks {
     fn from(plan: Vec<LockPlan>) -> Self {
         let locks = Self::default();
@@ -63,7 +70,7 @@ impl From<Vec<LockPlan>> for Locks {
             let held = locks.of(handle);
             let pieces = &mut held.lock().pieces;
             let before = pieces.len();
-            pieces.set(first, last.max(first), kind);
+            pieces.set(first, last, kind);
             let more = pieces.len().wrapping_sub(before);
             locks.total.fetch_add(more, Ordering::Relaxed);
         }

@@ -1,25 +1,33 @@
 //! The driver: it keeps what one VMM leaves until the next one takes it over, and talks to the program meanwhile.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use abi::layout::{LINEAR_BASE_SYSTRAP, WINDOW_PHYS_END};
 use vmm::handover::Kept;
 
 use crate::Options;
 use crate::vmm_side::{ASLEEP, BOOT, ENDED, GO, LEAVE, READY, RESUME, SLEEP, WAKE, in_full};
 
 /// How long any answer may take. It is no measure: what is lost never comes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The program's wait status when nothing was wrong at its end.
 const RIGHT_END: u32 = 7 << 8;
+
+/// The end of the addresses of the sandbox's memory.
+const LINEAR_END: u64 = LINEAR_BASE_SYSTRAP + WINDOW_PHYS_END;
+/// The memory, from 0 on, in which the kernel keeps what it knows of a small sandbox, in bytes.
+const KERNEL_END: u64 = 32 << 20;
 
 type Outcome<T> = Result<T, String>;
 
@@ -80,24 +88,26 @@ impl Vmm {
 
     /// Waits until it has ended by itself.
     fn end(mut self) -> Outcome<()> {
-        let status = self.child.wait().map_err(why)?;
+        let start = Instant::now();
+        let status = loop {
+            match self.child.try_wait().map_err(why)? {
+                Some(status) => break status,
+                None if start.elapsed() > PATIENCE => return Err("the former VMM does not end".into()),
+                None => std::thread::sleep(Duration::from_micros(200)),
+            }
+        };
         if status.success() { Ok(()) } else { Err(format!("the former VMM ended with {status}")) }
     }
 
     /// The host addresses at which it has anything mapped but the sandbox's memory.
-    fn mappings(&self) -> Outcome<Vec<(u64, u64)>> {
+    fn mappings(&self) -> Outcome<Vec<Range<u64>>> {
         let text = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).map_err(why)?;
         let range = |line: &str| {
             let (start, end) = line.split(' ').next()?.split_once('-')?;
-            Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+            Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
         };
-        let is_own = |line: &&str| {
-            line.ends_with("heap]")
-                || line.contains("/revive")
-                || line.contains(".so")
-                || line.contains("stack]")
-        };
-        Ok(text.lines().filter(is_own).filter_map(range).collect())
+        let is_own = |range: &Range<u64>| !(LINEAR_BASE_SYSTRAP..LINEAR_END).contains(&range.start);
+        Ok(text.lines().filter_map(range).filter(is_own).collect())
     }
 }
 
@@ -115,11 +125,19 @@ impl Choices {
 struct Program {
     to_it: File,
     from_it: BufReader<File>,
-    client: BufReader<TcpStream>,
+    client: Option<BufReader<TcpStream>>,
 }
 
 impl Program {
     fn line(&mut self) -> Outcome<String> {
+        // Each answer is one line, and comes in one piece.
+        let mut fd =
+            libc::pollfd { fd: self.from_it.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let patience = i32::try_from(PATIENCE.as_millis()).map_err(why)?;
+        // SAFETY: one structure, which is live.
+        if unsafe { libc::poll(&raw mut fd, 1, patience) } != 1 {
+            return Err("the program does not answer".into());
+        }
         let mut line = String::new();
         self.from_it.read_line(&mut line).map_err(why)?;
         Ok(line.trim_end().to_owned())
@@ -136,12 +154,13 @@ impl Program {
 
     fn request(&mut self, word: &str) -> Outcome<()> {
         // In one piece, as the program takes it for one.
-        self.client.get_mut().write_all(format!("{word}\n").as_bytes()).map_err(why)
+        let client = self.client.as_mut().ok_or("no client")?;
+        client.get_mut().write_all(format!("{word}\n").as_bytes()).map_err(why)
     }
 
     fn reply(&mut self, word: &str) -> Outcome<()> {
         let mut line = String::new();
-        self.client.read_line(&mut line).map_err(why)?;
+        self.client.as_mut().ok_or("no client")?.read_line(&mut line).map_err(why)?;
         if line == format!("again {word}\n") { Ok(()) } else { Err(format!("request {word}: {line:?}")) }
     }
 }
@@ -163,8 +182,8 @@ struct World {
     choices: Choices,
     killed: u32,
     kept_bytes: u64,
-    /// Words of the kernel's memory that are addresses of the VMM's: the fewest of any round, as a program's own number may look so.
-    addresses: Option<usize>,
+    /// Places in the kernel's memory that had an address of the VMM's in each round.
+    addresses: Option<BTreeSet<u64>>,
     times: Vec<Times>,
     round: u32,
     /// How this round goes, for the report.
@@ -206,7 +225,9 @@ pub fn run(options: &Options) -> ExitCode {
 
 impl World {
     fn run(&mut self) -> Outcome<()> {
-        std::fs::create_dir_all(self.dir.join("data")).map_err(why)?;
+        std::fs::create_dir(&self.dir)
+            .and_then(|()| std::fs::create_dir(self.dir.join("data")))
+            .map_err(why)?;
         for name in ["in", "out"] {
             let path = std::ffi::CString::new(self.dir.join(name).as_os_str().as_bytes()).map_err(why)?;
             // SAFETY: a path that is live.
@@ -216,16 +237,17 @@ impl World {
         }
         let mut vmm = Vmm::start(&self.dir, &self.options.platform)?;
         vmm.say(BOOT)?;
-        let to_it = File::options().write(true).open(self.dir.join("in")).map_err(why)?;
-        let mut from_it = BufReader::new(File::open(self.dir.join("out")).map_err(why)?);
+        // Both ends of each, so that no open waits.
+        let open = |name| File::options().read(true).write(true).open(self.dir.join(name)).map_err(why);
+        let (to_it, from_it) = (open("in")?, open("out")?);
         vmm.hear(READY)?;
         vmm.say(GO)?;
-        let mut port = String::new();
-        from_it.read_line(&mut port).map_err(why)?;
-        let port: u16 = port.trim().parse().map_err(|_| format!("no port: {port:?}"))?;
+        let mut program = Program { to_it, from_it: BufReader::new(from_it), client: None };
+        let port = program.line()?;
+        let port: u16 = port.parse().map_err(|_| format!("no port: {port:?}"))?;
         let client = TcpStream::connect(("127.0.0.1", port)).map_err(why)?;
         client.set_read_timeout(Some(PATIENCE)).map_err(why)?;
-        let mut program = Program { to_it, from_it, client: BufReader::new(client) };
+        program.client = Some(BufReader::new(client));
         for round in 1..=self.options.rounds {
             let word = format!("round{round}");
             program.ask(&word)?;
@@ -235,8 +257,9 @@ impl World {
         }
         drop(program);
         // The one by which the kernel calls its VMM, which each VMM sets.
-        if let Some(found @ 2..) = self.addresses {
-            return Err(format!("{found} words of the kernel's memory are addresses of the VMM's"));
+        let places = self.addresses.take().unwrap_or_default();
+        if places.len() > 1 {
+            return Err(format!("words of the kernel's memory are addresses of the VMM's: {places:#x?}"));
         }
         let mut end = [0];
         (&vmm.socket).read_exact(&mut end).map_err(why)?;
@@ -324,32 +347,23 @@ impl World {
         vmm.kill()
     }
 
-    /// Counts the words of the kernel's memory that are addresses of the former VMM's.
-    fn look_for_addresses(&mut self, kept: &Kept, mappings: &[(u64, u64)]) -> Outcome<()> {
-        let memory = kept.memory().ok_or("no memory")?.try_clone_to_owned().map_err(why)?;
-        let memory = File::from(memory);
-        let (mut page, mut found) = ([0; 4096], 0);
-        let blocks = std::os::unix::fs::MetadataExt::blocks(&memory.metadata().map_err(why)?);
-        self.kept_bytes = self.kept_bytes.max(blocks * 512);
-        for at in (0..self.kernel_end()).step_by(4096) {
-            memory.read_exact_at(&mut page, at).map_err(why)?;
-            for (word, place) in page.as_chunks::<8>().0.iter().zip((at..).step_by(8)) {
+    /// Looks for words of the kernel's memory that are addresses of the former VMM's. A program's own number may look so, but not under
+    /// each VMM.
+    fn look_for_addresses(&mut self, kept: &Kept, mappings: &[Range<u64>]) -> Outcome<()> {
+        let memory = File::from(kept.memory().ok_or("no memory")?.try_clone_to_owned().map_err(why)?);
+        self.kept_bytes = self.kept_bytes.max(memory.metadata().map_err(why)?.blocks() * 512);
+        let (mut piece, mut found) = (vec![0; 1 << 20], BTreeSet::new());
+        for at in (0..KERNEL_END).step_by(piece.len()) {
+            memory.read_exact_at(&mut piece, at).map_err(why)?;
+            for (word, place) in piece.as_chunks::<8>().0.iter().zip((at..).step_by(8)) {
                 let word = u64::from_le_bytes(*word);
-                if mappings.iter().any(|(start, end)| (*start..*end).contains(&word)) {
-                    found += 1;
-                    if std::env::var_os("REVIVE_SHOW").is_some() {
-                        eprintln!("{place:#x}: {word:#x}");
-                    }
+                if word != 0 && mappings.iter().any(|range| range.contains(&word)) {
+                    found.insert(place);
                 }
             }
         }
-        self.addresses = Some(self.addresses.map_or(found, |least| least.min(found)));
+        self.addresses = Some(self.addresses.take().map_or(found.clone(), |before| &before & &found));
         Ok(())
-    }
-
-    /// Bytes of memory, from 0 on, in which the kernel keeps what it knows of a small sandbox.
-    fn kernel_end(&self) -> u64 {
-        16 << 20
     }
 
     fn print_figures(&self) {

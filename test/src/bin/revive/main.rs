@@ -19,7 +19,7 @@ use clap::Parser;
 #[derive(Clone, Debug, Parser)]
 struct Options {
     /// How often
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// The platform: kvm or systrap
     #[arg(long, default_value = "systrap")]

@@ -7,11 +7,12 @@ use std::sync::{Arc, Condvar};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Arm, EventSink, IoThreads, Jobs, Shared, Threads};
+use super::{Arm, EDGES, EventSink, IoThreads, Jobs, KICK, Shared, Threads, WAKE};
 use crate::errno::Errno;
 use crate::handover::{HandOverError, Placed};
 use crate::hostcall::file::FileTable;
 use crate::lock::{Mutex, Rank};
+use crate::sys;
 
 /// The threads' state for the next VMM: their descriptors by number, and who waits.
 #[derive(Debug, Serialize, Deserialize)]
@@ -76,7 +77,10 @@ impl IoThreads {
         let mut take = |number| placed.take(number).ok_or(HandOverError::Damaged("a file is missing"));
         let mut arms = HashMap::new();
         for ArmPlan { handle, generation, token, waits } in plan.arms {
-            arms.insert(handle, Arm { generation, token, file: files.get(handle)?, waits });
+            let arm = Arm { generation, token, file: files.get(handle)?, waits };
+            if arms.insert(handle, arm).is_some() {
+                return Err(HandOverError::Damaged("a handle is waited for twice"));
+            }
         }
         let shared = Shared {
             epoll: take(plan.epoll)?,
@@ -91,6 +95,17 @@ impl IoThreads {
             jobs_changed: Condvar::new(),
             sink,
         };
+        // Sets of something else, or without what ends a wait, would have threads wait for ever, or not at all.
+        let (level, edge) = (libc::EPOLLIN.cast_unsigned(), libc::EPOLLET.cast_unsigned());
+        let known = [
+            (&shared.epoll, &shared.wake, level, WAKE),
+            (&shared.epoll, &shared.edges, level | edge, EDGES),
+            (&shared.idle, &shared.kick, level | edge, KICK),
+            (&shared.idle, &shared.edges, level, EDGES),
+        ];
+        for (set, fd, events, data) in known {
+            sys::epoll_ctl(set.as_fd(), libc::EPOLL_CTL_MOD, fd.as_fd(), events, data)?;
+        }
         let threads = Threads { generation: plan.generation, ..Threads::default() };
         Ok(Self {
             shared: Arc::new(shared),
