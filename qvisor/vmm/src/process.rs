@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 use calls::{check, signal_set};
-pub use descriptors::{Access, access, keep_all, keep_only, keep_some, take_inherited};
+pub use descriptors::{Access, access, keep_all, keep_only, keep_some, raise_open_files, take_inherited};
 pub use host::{host_memory, host_memory_mib, host_name, host_name_of, namespace_kind, set_host_name};
 pub use sockets::{has_hung_up, peer_user, receive_now, send_now, wait_any, wait_readable};
 pub use terminal::{

@@ -181,7 +181,7 @@ impl Arrived {
     /// Takes a sandbox in. The process has opened nothing yet but the socket, whose number no VMM uses for a sandbox, and is to have
     /// no other thread. `sink` as for [`HostIo::new`].
     pub fn receive(host: &HostPaths, socket: &UnixStream, sink: EventSink) -> Result<Self, HandOverError> {
-        crate::sys::raise_open_files();
+        crate::process::raise_open_files();
         let (mut placed, mut own) = Placed::place(handover::receive(socket)?)?;
         let mut file = |number| {
             let at = own.iter().position(|one| one.number == number);

@@ -12,7 +12,7 @@ pub(crate) use self::descriptors::{Numbered, Placed, receive, send};
 use crate::errno::Errno;
 use crate::image::KERNEL_DIGEST;
 use crate::memory::MemoryError;
-use crate::sys;
+use crate::process;
 
 /// The version of the plan.
 pub(crate) const VERSION: u32 = 1;
@@ -59,7 +59,7 @@ pub struct Kept(Vec<Numbered>);
 impl Kept {
     /// Takes what a VMM leaves.
     pub fn receive(socket: &UnixStream) -> Result<Self, HandOverError> {
-        sys::raise_open_files();
+        process::raise_open_files();
         Ok(Self(receive(socket)?))
     }
 

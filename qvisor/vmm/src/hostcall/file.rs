@@ -13,6 +13,7 @@ use super::sockets::request::SocketKind;
 use super::stream_kind::Stream;
 use crate::errno::Errno;
 use crate::lock::{Guard, Mutex, Rank};
+use crate::process;
 use crate::sys;
 
 /// Descriptors that the table leaves to the rest of the VMM.
@@ -170,7 +171,7 @@ impl Slots {
 
 impl FileTable {
     pub(super) fn new() -> Self {
-        Self::within(sys::raise_open_files())
+        Self::within(process::raise_open_files())
     }
 
     /// For so many open files of the process.
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn programs_leave_handles_to_what_comes_in_from_outside() {
-        sys::raise_open_files();
+        process::raise_open_files();
         let files = FileTable::within(512);
         assert_eq!((files.most, files.most_for_programs()), (256, 192));
         let of_programs: Vec<_> = (0..192).map(|_| files.insert_for_program(null()).unwrap()).collect();

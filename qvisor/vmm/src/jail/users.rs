@@ -126,7 +126,7 @@ impl Users {
         propagation: Propagation,
     ) -> Result<Self, JailError> {
         // While this process may still do so.
-        crate::sys::raise_open_files();
+        crate::process::raise_open_files();
         let plain = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
         let (user, group) = (crate::process::effective_user(), crate::process::effective_group());
         if user != 0 {

@@ -69,6 +69,27 @@ pub unsafe fn take_inherited(count: usize) -> Result<Vec<OwnedFd>, (RawFd, io::E
     Ok(taken)
 }
 
+/// Raises the limit of open files as far as this process may; result: the limit. The programs of a sandbox meet limits of
+/// their own, which are to come first.
+pub fn raise_open_files() -> u64 {
+    /// The host's `fs.nr_open`, as it is by default.
+    const MOST: u64 = 1 << 20;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is live for both calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return 256;
+        }
+        let most = libc::rlimit { rlim_cur: MOST, rlim_max: MOST };
+        if limit.rlim_max < MOST && libc::setrlimit(libc::RLIMIT_NOFILE, &raw const most) == 0 {
+            return MOST;
+        }
+        let soft = limit.rlim_cur;
+        limit.rlim_cur = limit.rlim_max;
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0 { limit.rlim_max } else { soft }
+    }
+}
+
 /// The ways that a descriptor is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
