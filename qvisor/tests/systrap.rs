@@ -71,7 +71,7 @@ fn run_with(case: &str, cpus: u32, react: impl Fn(&Sandbox, &str) + Send + Sync 
     let sandbox = Sandbox::new(config, host_io(), Arc::new(EventQueue::new())).expect("a sandbox");
     current.set(Arc::downgrade(&sandbox)).expect("set once");
     let spec = BootSpec { args: vec![case.into()], ..BootSpec::default() };
-    let result = sandbox.run_without_jail(&spec, None);
+    let result = sandbox.run_without_jail(&spec);
     drop(sandbox);
     // A thread that posts an event may hold the sandbox a moment longer.
     let start = Instant::now();
@@ -224,7 +224,7 @@ fn stuck() {
     config.log = Arc::new(|_, text| println!("log: {text}"));
     let sandbox = Sandbox::new(config, host_io(), Arc::new(EventQueue::new())).expect("a sandbox");
     let spec = BootSpec { args: vec!["stuck".into()], ..BootSpec::default() };
-    println!("result: {}", sandbox.run_without_jail(&spec, None).unwrap_err());
+    println!("result: {}", sandbox.run_without_jail(&spec).unwrap_err());
     std::process::exit(0);
 }
 
@@ -255,7 +255,7 @@ fn long_work_is_not_stuck() {
         (config.kernel, config.patience) = (kernel(), Duration::from_secs(2));
         let sandbox = Sandbox::new(config, host_io(), Arc::new(EventQueue::new())).expect("a sandbox");
         let spec = BootSpec { args: vec![case.into()], ..BootSpec::default() };
-        let result = sandbox.run_without_jail(&spec, None).map_err(|error| error.to_string());
+        let result = sandbox.run_without_jail(&spec).map_err(|error| error.to_string());
         assert_eq!(result.is_ok(), ends_well, "{case}: {result:?}");
     }
 }

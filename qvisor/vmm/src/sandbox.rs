@@ -291,14 +291,9 @@ impl Sandbox {
         Ok(Loaded { sandbox: Arc::clone(self), image })
     }
 
-    /// Runs a kernel in a process that is in no jail, for tests; else as [`Self::load`] and [`Loaded::run`].
-    pub fn run_without_jail(
-        self: &Arc<Self>,
-        spec: &BootSpec,
-        former: Option<&Snapshot>,
-    ) -> Result<u32, SandboxError> {
-        let Loaded { image, .. } = self.load(spec, former)?;
-        self.run_cpus(&image)
+    /// Loads and runs a kernel that has had no VMM before, in a process that is in no jail, for tests.
+    pub fn run_without_jail(self: &Arc<Self>, spec: &BootSpec) -> Result<u32, SandboxError> {
+        self.load(spec, None)?.run_without_jail()
     }
 
     /// Asks the kernel, which is asleep, to have its memory taken. A kernel that was not asked is refused.
@@ -331,13 +326,9 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The memory that was taken from it; who takes it away puts it back for another try.
+    /// The memory that was taken from it, once.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         self.lock_end().snapshot.take()
-    }
-
-    pub(crate) fn put_snapshot_back(&self, snapshot: Snapshot) {
-        self.lock_end().snapshot = Some(snapshot);
     }
 
     fn run_cpus(self: &Arc<Self>, image: &LoadedImage) -> Result<u32, SandboxError> {

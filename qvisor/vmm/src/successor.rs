@@ -16,7 +16,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
@@ -100,12 +100,6 @@ impl Sandbox {
     /// end.
     pub fn hand_over(&self, socket: &UnixStream) -> Result<(), HandOverError> {
         let snapshot = self.snapshot().ok_or(HandOverError::Refused("its memory was not taken"))?;
-        let sent = self.send(&snapshot, socket);
-        self.put_snapshot_back(snapshot);
-        sent
-    }
-
-    fn send(&self, snapshot: &Snapshot, socket: &UnixStream) -> Result<(), HandOverError> {
         let host = self.files.hand_over()?;
         let home = self.hibernation().hand_over()?;
         let config = self.config();
@@ -121,7 +115,7 @@ impl Sandbox {
                 vmms: snapshot.vmms(),
                 taken_bytes: snapshot.bytes(),
             },
-            host: host.plan()?,
+            host: host.plan(),
             home: home.plan(),
             // Nobody posts any more. Requests are made anew by who made them.
             events: self.events.take(usize::MAX).into_iter().filter(is_news).map(EventPlan::from).collect(),
@@ -130,8 +124,7 @@ impl Sandbox {
         serde_json::to_writer(&mut text, &plan)?;
         tables.write_all(home.tables())?;
         let own = [(PLAN, text.as_fd()), (MEMORY, snapshot.file()), (TABLES, tables.as_fd())];
-        let numbered = |fd: BorrowedFd<'_>| std::os::fd::AsRawFd::as_raw_fd(&fd);
-        let placed = host.descriptors().into_iter().chain(home.descriptors()).map(|fd| (numbered(fd), fd));
+        let placed = host.descriptors().into_iter().chain(home.descriptors()).map(|fd| (fd.as_raw_fd(), fd));
         let all: Vec<_> = own.into_iter().chain(placed).collect();
         Ok(handover::send(socket, &all)?)
     }

@@ -103,7 +103,7 @@ fn boot(kernel: &'static [u8], mode: &str) -> (Result<u32, SandboxError>, u64) {
         let _ = place.set(Arc::downgrade(&sandbox));
         map_short_file(&sandbox);
         let args = if mode.is_empty() { Vec::new() } else { vec![mode.as_bytes().to_vec()] };
-        let result = sandbox.run_without_jail(&BootSpec { args, ..BootSpec::default() }, None);
+        let result = sandbox.run_without_jail(&BootSpec { args, ..BootSpec::default() });
         if mode.is_empty() {
             println!("exits   {:?}", sandbox.exits());
         }

@@ -69,18 +69,6 @@ impl Kept {
         Ok(send(socket, &all)?)
     }
 
-    /// How many descriptors are kept.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether none is kept.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The memory file, for tests that look for what should not be in it.
     #[must_use]
     pub fn memory(&self) -> Option<BorrowedFd<'_>> {

@@ -10,7 +10,7 @@ use swap::io::Device;
 use swap::{Home, Packing, SwapHome};
 
 use super::settling::{self, Settling};
-use super::{Hibernation, Reap, SwapPlan, accelerator, injection};
+use super::{Hibernation, Reap, SwapPlan, accelerator, injection, plan};
 use crate::handover::{HandOverError, Placed};
 use crate::host_paths::HostPaths;
 use crate::lock::ReadGuard;
@@ -110,7 +110,7 @@ impl HomePlan {
         turn.as_ref().map(settling::let_go);
         let codec = self.codec.parse().map_err(|_| HandOverError::Damaged("its codec is unknown"))?;
         let packing = Packing { codec, encrypt: false, cpus: self.cpus };
-        let plan = SwapPlan {
+        let swap_plan = SwapPlan {
             dir: None,
             limit_bytes: self.limit_bytes,
             reap: self.reap,
@@ -119,12 +119,11 @@ impl HomePlan {
         };
         let end = frames_of(memory_most_bytes);
         let home = SwapHome::reopen([swap?, reap?, packed?], packing, tables, end, self.limit_bytes)?;
-        let engine = accelerator::open(codec)?;
-        let home: Box<dyn Home> = Box::new(match engine {
-            Some(engine) => home.with_engine(engine),
-            None => home,
-        });
-        Ok(Hibernation { settling: Settling::new(self.settle, turn), ..Hibernation::new(Ok(home), plan) })
+        let home = plan::with_engine(home, accelerator::open(codec)?);
+        Ok(Hibernation {
+            settling: Settling::new(self.settle, turn),
+            ..Hibernation::new(Ok(home), swap_plan)
+        })
     }
 }
 

@@ -184,10 +184,15 @@ pub(super) fn open_home(
     let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
     let [swap, reap, packed] = files_in(dir)?;
     let home = SwapHome::new(swap, reap, plan.limit_bytes).with_packing(packed, plan.packing.clone());
-    Ok(Box::new(match engine {
+    Ok(with_engine(home, engine))
+}
+
+/// The home with an engine, if there is one.
+pub(super) fn with_engine(home: SwapHome, engine: Option<Arc<dyn Engine>>) -> Box<dyn Home> {
+    Box::new(match engine {
         Some(engine) => home.with_engine(engine),
         None => home,
-    }))
+    })
 }
 
 /// The file of the turn in this plan's directory; `None`: there can be none, or none is needed.

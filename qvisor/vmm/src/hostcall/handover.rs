@@ -58,7 +58,7 @@ pub(crate) struct HostIoLeft<'h> {
 impl HostIo {
     /// Whether a plan has words for all.
     pub(crate) fn may_be_left(&self) -> Result<(), HandOverError> {
-        self.quota().map(|quota| quota.plan()).transpose()?;
+        self.quota().map(|quota| quota.may_be_left()).transpose()?;
         if self.broker().is_some() {
             return Err(HandOverError::Refused("it may connect to Unix sockets of the host"));
         }
@@ -76,7 +76,7 @@ impl HostIo {
 
 impl HostIoLeft<'_> {
     /// The plan for them.
-    pub(crate) fn plan(&self) -> Result<HostIoPlan, HandOverError> {
+    pub(crate) fn plan(&self) -> HostIoPlan {
         let file = |(handle, file): &(Handle, Arc<HostFile>)| FilePlan {
             handle: *handle,
             fd: file.as_fd().as_raw_fd(),
@@ -88,15 +88,15 @@ impl HostIoLeft<'_> {
             held: file.held().map(Held::plan),
         };
         let (io, watches) = (self.io.plan(), self.host.watches().lock().plan());
-        Ok(HostIoPlan {
+        HostIoPlan {
             files: self.files.iter().map(file).collect(),
             free: self.free.clone(),
             terminal: self.host.terminal.get().copied(),
             watches,
             locks: self.host.locks().plan(),
-            quota: self.host.quota().map(|quota| quota.plan()).transpose()?,
+            quota: self.host.quota().map(|quota| quota.plan()),
             io,
-        })
+        }
     }
 
     /// The descriptors that the plan names.

@@ -128,7 +128,8 @@ impl Jobs {
     }
 }
 
-struct Shared {
+/// The sets of `epoll(7)`, and the counters that end waits.
+struct Sets {
     /// The thread's: single handles, the edges, its end.
     epoll: OwnedFd,
     /// An idle vCPU's: the edges, kicks.
@@ -136,6 +137,30 @@ struct Shared {
     edges: OwnedFd,
     wake: OwnedFd,
     kick: OwnedFd,
+}
+
+impl Sets {
+    /// Adds to the two outer sets what each shows beside single handles (`EPOLL_CTL_ADD`), or makes sure that it is there
+    /// (`EPOLL_CTL_MOD`).
+    fn register(&self, operation: i32) -> Result<(), Errno> {
+        let Self { epoll, idle, edges, wake, kick } = self;
+        let level = libc::EPOLLIN.cast_unsigned();
+        let edge = level | libc::EPOLLET.cast_unsigned();
+        let watched = [
+            (epoll, wake, level, WAKE),
+            (epoll, edges, edge, EDGES),
+            (idle, kick, edge, KICK),
+            // The set also shows edges that the thread was told of already.
+            (idle, edges, level, EDGES),
+        ];
+        watched.into_iter().try_for_each(|(set, fd, events, data)| {
+            sys::epoll_ctl(set.as_fd(), operation, fd.as_fd(), events, data).map(drop)
+        })
+    }
+}
+
+struct Shared {
+    sets: Sets,
     /// A vCPU is in [`IoThreads::wait`], or about to be.
     waiting: AtomicBool,
     /// It has been kicked and doesn't know yet.
@@ -167,36 +192,26 @@ impl IoThreads {
         let (epoll, wake) = (sys::epoll_create()?, sys::eventfd()?);
         let (idle, kick) = (sys::epoll_create()?, sys::eventfd()?);
         let edges = sys::epoll_create()?;
-        let level = libc::EPOLLIN.cast_unsigned();
-        let edge = level | libc::EPOLLET.cast_unsigned();
-        let watched = [
-            (&epoll, &wake, level, WAKE),
-            (&epoll, &edges, edge, EDGES),
-            (&idle, &kick, edge, KICK),
-            // The set also shows edges that the thread was told of already.
-            (&idle, &edges, level, EDGES),
-        ];
-        for (epoll, fd, events, data) in watched {
-            sys::epoll_ctl(epoll.as_fd(), libc::EPOLL_CTL_ADD, fd.as_fd(), events, data)?;
-        }
+        let sets = Sets { epoll, idle, edges, wake, kick };
+        sets.register(libc::EPOLL_CTL_ADD)?;
+        Ok(Self::of(sets, HashMap::new(), sink))
+    }
+
+    fn of(sets: Sets, arms: HashMap<u32, Arm>, sink: EventSink) -> Self {
         let shared = Shared {
-            epoll,
-            idle,
-            edges,
-            wake,
-            kick,
+            sets,
             waiting: AtomicBool::new(false),
             kicked: AtomicBool::new(false),
-            arms: Mutex::new(Rank::IoArms, HashMap::new()),
+            arms: Mutex::new(Rank::IoArms, arms),
             jobs: Mutex::new(Rank::IoJobs, Jobs::default()),
             jobs_changed: Condvar::new(),
             sink,
         };
-        Ok(Self {
+        Self {
             shared: Arc::new(shared),
             threads: Mutex::new(Rank::IoThreads, Threads::default()),
             watches: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Ends the threads.
@@ -208,10 +223,10 @@ impl IoThreads {
             (threads.poller.take(), std::mem::take(&mut threads.workers))
         };
         if let Some(poller) = poller {
-            sys::eventfd_signal(self.shared.wake.as_fd());
+            sys::eventfd_signal(self.shared.sets.wake.as_fd());
             let _ = poller.join();
             // It would end the next thread at once.
-            sys::eventfd_clear(self.shared.wake.as_fd());
+            sys::eventfd_clear(self.shared.sets.wake.as_fd());
         }
         for worker in workers {
             let _ = worker.join();
@@ -225,7 +240,7 @@ impl IoThreads {
         }
         self.prepare_poller()?;
         let events = EDGE_EVENTS | libc::EPOLLET.cast_unsigned();
-        sys::epoll_ctl(self.shared.edges.as_fd(), libc::EPOLL_CTL_ADD, fd, events, token)?;
+        sys::epoll_ctl(self.shared.sets.edges.as_fd(), libc::EPOLL_CTL_ADD, fd, events, token)?;
         self.watches.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -239,7 +254,9 @@ impl IoThreads {
         let mut left = most;
         while left > 0 {
             let batch = left.min(events.len());
-            let Ok(count) = sys::epoll_now(self.shared.edges.as_fd(), &mut events[..batch]) else { break };
+            let Ok(count) = sys::epoll_now(self.shared.sets.edges.as_fd(), &mut events[..batch]) else {
+                break;
+            };
             for event in &events[..count] {
                 let (token, value) = (event.u64, event.events);
                 take(Event { kind: EVENT_READY, flags: 0, token, value: i64::from(value) });
@@ -269,7 +286,7 @@ impl IoThreads {
         let count = if shared.kicked.load(Ordering::SeqCst) {
             0
         } else {
-            sys::epoll_wait_for(shared.idle.as_fd(), &mut events, timeout).unwrap_or(0)
+            sys::epoll_wait_for(shared.sets.idle.as_fd(), &mut events, timeout).unwrap_or(0)
         };
         shared.waiting.store(false, Ordering::SeqCst);
         shared.kicked.store(false, Ordering::SeqCst);
@@ -287,7 +304,7 @@ impl IoThreads {
     pub fn kick(&self) {
         self.shared.kicked.store(true, Ordering::SeqCst);
         if self.shared.waiting.load(Ordering::SeqCst) {
-            sys::eventfd_signal(self.shared.kick.as_fd());
+            sys::eventfd_signal(self.shared.sets.kick.as_fd());
         }
     }
 
@@ -309,7 +326,7 @@ impl IoThreads {
         let operation = if known { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
         let data = u64::from(generation) << 32 | u64::from(handle);
         let oneshot = events | libc::EPOLLONESHOT.cast_unsigned();
-        sys::epoll_ctl(self.shared.epoll.as_fd(), operation, file.as_fd(), oneshot, data)?;
+        sys::epoll_ctl(self.shared.sets.epoll.as_fd(), operation, file.as_fd(), oneshot, data)?;
         arms.insert(handle, Arm { generation, token, file: Arc::clone(file), waits: true });
         Ok(0)
     }
@@ -405,7 +422,7 @@ fn spawn(name: &str, shared: &Arc<Shared>, run: fn(&Shared)) -> Result<JoinHandl
 
 impl Shared {
     fn unregister(&self, file: &HostFile) {
-        let _ = sys::epoll_ctl(self.epoll.as_fd(), libc::EPOLL_CTL_DEL, file.as_fd(), 0, 0);
+        let _ = sys::epoll_ctl(self.sets.epoll.as_fd(), libc::EPOLL_CTL_DEL, file.as_fd(), 0, 0);
     }
 
     /// The poller: until the wake-up counter is set.
@@ -413,7 +430,7 @@ impl Shared {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let mut rest = Duration::ZERO;
         loop {
-            let Ok(count) = sys::epoll_wait(self.epoll.as_fd(), &mut events) else { return };
+            let Ok(count) = sys::epoll_wait(self.sets.epoll.as_fd(), &mut events) else { return };
             let is_over = events[..count].iter().any(|event| event.u64 == WAKE);
             for event in &events[..count] {
                 let (data, ready) = (event.u64, event.events);
@@ -439,7 +456,7 @@ impl Shared {
     fn remind(&self) -> bool {
         let remain = || {
             std::thread::sleep(PATIENCE);
-            sys::poll_now(self.edges.as_fd(), libc::POLLIN).is_ok_and(|ready| ready != 0)
+            sys::poll_now(self.sets.edges.as_fd(), libc::POLLIN).is_ok_and(|ready| ready != 0)
         };
         // Twice: at the first look it may be others that just came.
         let untaken = remain() && remain();

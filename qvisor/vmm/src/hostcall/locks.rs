@@ -53,9 +53,7 @@ impl LockPlan {
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
-}
 
-impl LockPlan {
     /// Whether it is of some bytes.
     pub fn is_whole(&self) -> bool {
         self.first <= self.last
@@ -67,14 +65,10 @@ impl From<Vec<LockPlan>> for Locks {
         let locks = Self::default();
         for LockPlan { handle, first, last, is_exclusive } in plan {
             let kind = if is_exclusive { LockKind::Exclusive } else { LockKind::Shared };
-            let held = locks.of(handle);
-            let pieces = &mut held.lock().pieces;
-            let before = pieces.len();
-            pieces.set(first, last, kind);
-            let more = pieces.len().wrapping_sub(before);
-            locks.total.fetch_add(more, Ordering::Relaxed);
+            locks.of(handle).lock().pieces.set(first, last, kind);
         }
-        locks
+        let total = locks.files.lock().values().map(|held| held.lock().pieces.len()).sum();
+        Self { total: AtomicUsize::new(total), ..locks }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::FromRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -72,9 +72,9 @@ pub fn run(dir: &Path, platform: &str) -> ExitCode {
 }
 
 fn begin(dir: &Path, platform: &str) -> Result<(), String> {
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-    // Out of the way of the sandbox's descriptors, as standard input is.
-    let socket = UnixStream::from(above(&socket)?);
+    // Out of the way of the sandbox's descriptors, which have higher numbers.
+    // SAFETY: nobody else in this process uses its standard input.
+    let socket = unsafe { UnixStream::from_raw_fd(libc::STDIN_FILENO) };
     let queue = Arc::new(EventQueue::new());
     let mut order = [0];
     (&socket).read_exact(&mut order).map_err(|error| error.to_string())?;
@@ -84,13 +84,6 @@ fn begin(dir: &Path, platform: &str) -> Result<(), String> {
         other => Err(format!("an unknown order: {other}")),
     };
     serve(begin?, socket, queue)
-}
-
-fn above(socket: &OwnedFd) -> Result<OwnedFd, String> {
-    // SAFETY: a plain duplication; the result is nobody else's.
-    let fd = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(socket), libc::F_DUPFD_CLOEXEC, 900) };
-    // SAFETY: as above.
-    if fd < 0 { Err("no descriptor".into()) } else { Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }) }
 }
 
 /// An error with its sources.
@@ -193,7 +186,6 @@ fn serve(begin: Beginning, socket: UnixStream, queue: Arc<EventQueue>) -> Result
             _ => {}
         }
     });
-    let is_new = former.is_none();
     let sandbox = Sandbox::new(config, host, queue).map_err(|error| in_full(&error))?;
     events.into_iter().for_each(|event| sandbox.events.post(event));
     let _ = current.set(Arc::downgrade(&sandbox));
@@ -205,7 +197,7 @@ fn serve(begin: Beginning, socket: UnixStream, queue: Arc<EventQueue>) -> Result
         .write_all(&[READY])
         .and_then(|()| reads.read_exact(&mut word))
         .map_err(|error| error.to_string())?;
-    if !is_new && word[0] == WAKE {
+    if word[0] == WAKE {
         post(&sandbox.events, EVENT_WAKE, 1);
     }
     let orders = std::thread::spawn({

@@ -2,17 +2,14 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar};
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Arm, EDGES, EventSink, IoThreads, Jobs, KICK, Shared, Threads, WAKE};
+use super::{Arm, EventSink, IoThreads, Sets, Shared};
 use crate::errno::Errno;
 use crate::handover::{HandOverError, Placed};
 use crate::hostcall::file::FileTable;
-use crate::lock::{Mutex, Rank};
-use crate::sys;
 
 /// The threads' state for the next VMM: their descriptors by number, and who waits.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,7 +44,7 @@ pub(in crate::hostcall) struct IoLeft<'t> {
 impl IoLeft<'_> {
     /// The plan for it.
     pub fn plan(&self) -> IoPlan {
-        let Shared { epoll, idle, edges, wake, kick, .. } = self.shared;
+        let Sets { epoll, idle, edges, wake, kick } = &self.shared.sets;
         let [epoll, idle, edges, wake, kick] = [epoll, idle, edges, wake, kick].map(AsRawFd::as_raw_fd);
         let arm = |(handle, arm): (&u32, &Arm)| ArmPlan {
             handle: *handle,
@@ -61,7 +58,7 @@ impl IoLeft<'_> {
 
     /// The descriptors that the plan names.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 5] {
-        let Shared { epoll, idle, edges, wake, kick, .. } = self.shared;
+        let Sets { epoll, idle, edges, wake, kick } = &self.shared.sets;
         [epoll, idle, edges, wake, kick].map(AsFd::as_fd)
     }
 }
@@ -82,36 +79,19 @@ impl IoThreads {
                 return Err(HandOverError::Damaged("a handle is waited for twice"));
             }
         }
-        let shared = Shared {
+        let sets = Sets {
             epoll: take(plan.epoll)?,
             idle: take(plan.idle)?,
             edges: take(plan.edges)?,
             wake: take(plan.wake)?,
             kick: take(plan.kick)?,
-            waiting: AtomicBool::new(false),
-            kicked: AtomicBool::new(false),
-            arms: Mutex::new(Rank::IoArms, arms),
-            jobs: Mutex::new(Rank::IoJobs, Jobs::default()),
-            jobs_changed: Condvar::new(),
-            sink,
         };
         // Sets of something else, or without what ends a wait, would have threads wait for ever, or not at all.
-        let (level, edge) = (libc::EPOLLIN.cast_unsigned(), libc::EPOLLET.cast_unsigned());
-        let known = [
-            (&shared.epoll, &shared.wake, level, WAKE),
-            (&shared.epoll, &shared.edges, level | edge, EDGES),
-            (&shared.idle, &shared.kick, level | edge, KICK),
-            (&shared.idle, &shared.edges, level, EDGES),
-        ];
-        for (set, fd, events, data) in known {
-            sys::epoll_ctl(set.as_fd(), libc::EPOLL_CTL_MOD, fd.as_fd(), events, data)?;
-        }
-        let threads = Threads { generation: plan.generation, ..Threads::default() };
-        Ok(Self {
-            shared: Arc::new(shared),
-            threads: Mutex::new(Rank::IoThreads, threads),
-            watches: AtomicBool::new(plan.watches),
-        })
+        sets.register(libc::EPOLL_CTL_MOD)?;
+        let threads = Self::of(sets, arms, sink);
+        threads.threads.lock().generation = plan.generation;
+        threads.watches.store(plan.watches, Ordering::SeqCst);
+        Ok(threads)
     }
 
     /// Waits for what the former VMM was asked to wait for.

@@ -31,20 +31,26 @@ pub(in crate::hostcall) struct HeldPlan {
 }
 
 impl Quota {
-    /// The plan for the next VMM. No window shows a file.
-    pub(in crate::hostcall) fn plan(&self) -> Result<QuotaPlan, HandOverError> {
+    /// Whether the account is at rest: no window shows a file, and no change is under way.
+    pub(in crate::hostcall) fn may_be_left(&self) -> Result<(), HandOverError> {
         let ledger = self.lock();
         if !ledger.windows.is_empty() || !ledger.chunks.is_empty() || ledger.nodes_reserved > 0 {
             return Err(HandOverError::Refused("a file of a view with a quota is being changed"));
         }
-        Ok(QuotaPlan {
+        Ok(())
+    }
+
+    /// The plan for the next VMM, of an account at rest.
+    pub(in crate::hostcall) fn plan(&self) -> QuotaPlan {
+        let ledger = self.lock();
+        QuotaPlan {
             limit: self.limit,
             used: ledger.used,
             charged: ledger.charged.iter().map(|(key, bytes)| (*key, *bytes)).collect(),
             nameless: ledger.nameless.iter().copied().collect(),
             by_blocks: ledger.by_blocks.iter().copied().collect(),
             renumbered: ledger.renumbered.iter().map(|(key, former)| (*key, *former)).collect(),
-        })
+        }
     }
 }
 
@@ -105,7 +111,7 @@ mod tests {
         held.wrote(file.as_fd(), bytes, false);
         assert!(fits == 10_000 && held.is_pending());
         let used = quota.used();
-        let next = read_back(&quota.plan().unwrap()).open();
+        let next = read_back(&quota.plan()).open();
         let holds = read_back(&held.plan()).open(&next);
         assert_eq!((next.used(), holds.is_pending()), (used, true));
         // Without a name it is charged as long as it is held.
@@ -122,8 +128,8 @@ mod tests {
         let file = File::create(dir.path().join("file")).unwrap();
         let quota = Quota::new(1 << 20);
         quota.show(3, file.as_fd(), true).unwrap();
-        assert!(quota.plan().is_err());
+        assert!(quota.may_be_left().is_err());
         quota.hide(3, Some(file.as_fd()));
-        assert!(quota.plan().is_ok());
+        assert!(quota.may_be_left().is_ok());
     }
 }
