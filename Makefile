@@ -5,7 +5,7 @@ BIN := target/release/dormouse
 
 PREFIX ?= /usr/local
 
-.PHONY: build install package deps demo check test lint unit fuzz guest bench bench-net bench-hibernate bench-functions bench-faas lab programs soak book clean
+.PHONY: build install package deps demo check test lint unit fuzz guest bench bench-net bench-hibernate bench-snapshot bench-functions bench-faas lab programs soak book clean
 
 build:
 	$(CARGO) build --release -p qvisor -p shim
@@ -68,6 +68,10 @@ bench-net: deps build guest
 # Figures of sandboxes that hibernate, beside frozen and reclaimed containers.
 bench-hibernate: deps build guest
 	@scripts/bench-hibernate
+
+# Figures of checkpoints and restores, beside cold starts.
+bench-snapshot: deps build
+	@scripts/bench-snapshot
 
 # Figures of functions in Python, Node and Java that hibernate, their memory packed in several ways.
 bench-functions: deps build

@@ -5,6 +5,7 @@ mod host_facts;
 pub(crate) mod revive;
 
 use abi::boot::BootInfo;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -42,8 +43,8 @@ pub static KERNEL: Kernel = Kernel {
         host_event: events::handle,
         lock_limit: || task::current().lock_limit(),
         stack_limit: || task::current().process.limits.lock().soft(RLIMIT_STACK),
-        shrink_caches: fs::shrink_caches,
-        close_kept: fs::close_kept,
+        shrink_caches: fs::caches::shrink,
+        close_kept: fs::hostfs::close_kept,
     },
     first_cpu,
     revived: revive::first_cpu,
@@ -54,13 +55,21 @@ fn first_cpu(boot: &BootInfo, records: Vec<u8>) -> ! {
     caller::register(|| task::current());
     let idle = new_idle();
     sched::adopt_idle(&(idle.clone() as Runnable));
-    let mut spec = Spec::parse(&records);
+    let mut spec = read(&records);
     // This function does not return.
     drop(records);
     host_facts::set(boot, &mut spec);
     create_first(spec);
     machine::boot::release_others();
     run_idle(idle)
+}
+
+/// Reads what the VMM says. It writes the records by the same schema, so that only a fault of its makes them unreadable.
+fn read(records: &[u8]) -> Spec {
+    Spec::parse(records).unwrap_or_else(|error| {
+        host::log(0, &format!("the sandbox's records cannot be read: {error}"));
+        host::exit(exited(125))
+    })
 }
 
 fn new_idle() -> Arc<Task> {

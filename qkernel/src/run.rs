@@ -8,7 +8,7 @@ use machine::sched;
 use machine::thread;
 
 use crate::signals::SIGKILL;
-use crate::syscall;
+use crate::syscall::dispatch::dispatch;
 use crate::task::core::{Task, current};
 use crate::task::{itimer, pause, sequences, signal};
 
@@ -68,9 +68,9 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
         signal::correct(task, |aspace, regs| aspace.correct(regs, trap)).unwrap_or(trap)
     };
     match trap {
-        Trap::Syscall => syscall::dispatch(task),
+        Trap::Syscall => dispatch(task),
         Trap::PatchedSyscall => {
-            syscall::dispatch(task);
+            dispatch(task);
             if sites::is_slot(task.context().run.regs.rip) {
                 signal::correct(task, |aspace, regs| aspace.after_call(regs));
             }

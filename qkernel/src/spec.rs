@@ -1,22 +1,23 @@
 //! The VMM's description of a container's first process, or of an exec'd process, read from its records.
 
 use abi::address::AddressPrefix;
-use abi::boot as ab;
-use abi::hostcall::NO_HANDLE;
 use abi::limits::ContainerLimit;
+use abi::mount::{Handles, Kind, Mount};
+use abi::records::{self, Capabilities, ProcessFlags, Record, RecordError, Rlimit, Setting, Timers, decode};
 use abi::seccomp::Instruction;
-use abi::word::{low16, to_usize};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 
 use crate::creds::{CAP_ALL, Creds};
 use crate::limits::{Limit, Limits, RLIM_COUNT, RLIMIT_NOFILE};
 use crate::seccomp::filter::{Filter, NewFilter};
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
+use machine::objects::{Given, Origin};
 
-/// The description of the process and of its surroundings; see `abi::boot`'s tags.
+/// The description of the process and of its surroundings; see [`abi::records`].
 #[derive(Default)]
 pub struct Spec {
     pub args: Vec<Vec<u8>>,
@@ -32,7 +33,7 @@ pub struct Spec {
     pub masked: Vec<Vec<u8>>,
     pub read_only: Vec<Vec<u8>>,
     streams: Vec<StreamSpec>,
-    pub rlimits: Vec<(u32, u64, u64)>,
+    rlimits: Vec<Rlimit>,
     pub umask: Option<u32>,
     pub oom_score_adj: Option<i32>,
     pub id_maps: Option<IdMaps>,
@@ -52,21 +53,57 @@ pub struct Spec {
     pub idle_timeout_ns: u64,
     /// Who comes from these addresses counts as nobody for that.
     pub idle_ignores: Vec<AddressPrefix>,
-    /// Deadlines wake it while it hibernates: those set so many nanoseconds before (0: none), at multiples of so many (0: on time).
-    pub timers: [u64; 2],
+    /// Deadlines that wake it while it hibernates; `None`: none does.
+    pub timers: Option<Timers>,
     /// For how long beyond that something may keep it awake of which nobody knows whether it ends.
     pub awake_at_most_ns: u64,
     /// It sleeps though a task waits, with a time-out, for the answer to what it asked.
     pub outbound_sleeps: bool,
+    /// Files that are opened anew may have changed since.
+    pub accepts_changed: bool,
+    /// Ports of sockets that are made again: those that they had, and get.
+    pub ports: Vec<(u16, u16)>,
     /// Words: the features of the processor that the host's kernel lists.
     pub cpu_flags: Option<String>,
     /// Settings of the host's network namespace, by name.
     pub sysctls: Vec<(Vec<u8>, Vec<u8>)>,
     /// The host's tables of the sockets in the network, by name.
-    pub net_tables: Vec<(Vec<u8>, Handle)>,
-    capabilities: Option<[u64; 5]>,
-    seccomp: Option<Vec<u8>>,
-    flags: u32,
+    pub net_tables: Vec<(&'static str, Handle)>,
+    capabilities: Option<Capabilities>,
+    /// Whether it logs, and its program.
+    seccomp: Option<(bool, Vec<Instruction>)>,
+    /// How the process begins.
+    pub flags: ProcessFlags,
+}
+
+/// Why there is no description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecError {
+    /// A record is not as it should be.
+    Record(RecordError),
+    /// The file that a record names cannot be kept.
+    Kept(Errno),
+}
+
+impl From<RecordError> for SpecError {
+    fn from(error: RecordError) -> Self {
+        Self::Record(error)
+    }
+}
+
+impl From<Errno> for SpecError {
+    fn from(error: Errno) -> Self {
+        Self::Kept(error)
+    }
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Record(error) => error.fmt(f),
+            Self::Kept(Errno(number)) => write!(f, "error {number}"),
+        }
+    }
 }
 
 /// A stream of the host's; it is closed with whoever drops it last.
@@ -77,16 +114,12 @@ pub struct StreamSpec {
 }
 
 /// A mount to be made.
-#[derive(Default)]
-pub struct MountSpec {
-    /// The host's file or directory; `None`: the kernel's own file system.
-    pub handle: Option<Handle>,
-    pub flags: u32,
-    pub path: Vec<u8>,
-    pub kind: Vec<u8>,
-    pub source: Vec<u8>,
-    pub options: Vec<u8>,
-    /// The lower directory of an overlay ([`ab::TAG_MOUNT_LOWER`]).
+pub type MountSpec = Mount<Vec<u8>, HostFiles>;
+
+/// The host's files that a mount shows.
+pub struct HostFiles {
+    pub root: Handle,
+    /// The lower directory of an overlay.
     pub lower: Option<Handle>,
 }
 
@@ -96,140 +129,116 @@ pub struct IdMaps {
     pub groups: Vec<[u32; 3]>,
 }
 
-impl IdMaps {
-    fn parse(data: &[u8]) -> Option<Self> {
-        let triple = |at: usize| Some([u32_at(data, at)?, u32_at(data, at + 4)?, u32_at(data, at + 8)?]);
-        let mut users: Vec<_> = (4..data.len()).step_by(12).map(triple).collect::<Option<_>>()?;
-        let count = to_usize(u32_at(data, 0)?.into()).min(users.len());
-        let groups = users.split_off(count);
-        Some(Self { users, groups })
-    }
-}
-
-fn u32_at(data: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn u64_at(data: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?))
-}
-
-impl MountSpec {
-    fn parse(data: &[u8]) -> Option<Self> {
-        let mut strings = data.get(8..)?.split(|byte| *byte == 0).map(<[u8]>::to_vec);
-        let mut next = || strings.next().unwrap_or_default();
-        let (path, kind, source, options) = (next(), next(), next(), next());
-        let (handle, flags) = (u32_at(data, 0)?, u32_at(data, 4)?);
-        let handle = (handle != NO_HANDLE).then(|| Handle::from_raw(handle));
-        Some(Self { handle, flags, path, kind, source, options, lower: None })
-    }
-
-    /// An option's value: `Some(b"")` for one without, `None` when it is not there. The last one counts.
-    pub fn option(&self, name: &[u8]) -> Option<&[u8]> {
-        self.options.split(|byte| *byte == b',').rev().find_map(|option| match option.strip_prefix(name)? {
-            [] => Some(&b""[..]),
-            [b'=', value @ ..] => Some(value),
-            _ => None,
-        })
-    }
-
-    /// An option that is a number.
-    pub fn number(&self, name: &[u8], radix: u32) -> Option<u64> {
-        u64::from_str_radix(core::str::from_utf8(self.option(name)?).ok()?, radix).ok()
-    }
-}
-
 impl Spec {
-    /// Reads the records; unknown tags are left for later kernels.
-    pub fn parse(bytes: &[u8]) -> Self {
+    /// Reads the records. An error is that of the first one which is unknown or malformed; handles in the others are given back.
+    pub fn parse(bytes: &[u8]) -> core::result::Result<Self, SpecError> {
         let mut spec = Self::default();
-        for record in ab::records(bytes) {
-            if spec.take(record.tag, record.data).is_none() {
-                machine::warn!("boot record {} is malformed", record.tag);
-            }
+        let mut first_error = None;
+        for record in decode(bytes) {
+            let taken = record.map_err(SpecError::from).and_then(|record| Ok(spec.take(record)?));
+            first_error = first_error.or(taken.err());
         }
-        spec
+        first_error.map_or(Ok(spec), Err)
     }
 
-    /// Takes a record that says what the container's first process is, and what it finds. `None`: the record is malformed.
-    fn take(&mut self, tag: u32, data: &[u8]) -> Option<()> {
-        match tag {
-            ab::TAG_ARG => self.args.push(data.to_vec()),
-            ab::TAG_ENV => self.env.push(data.to_vec()),
-            ab::TAG_CWD => self.cwd = data.to_vec(),
-            ab::TAG_HOSTNAME => self.hostname = data.to_vec(),
-            ab::TAG_DOMAINNAME => self.domainname = data.to_vec(),
-            ab::TAG_CREDS => {
-                self.uid = u32_at(data, 0)?;
-                self.gid = u32_at(data, 4)?;
-                self.groups = (8..data.len()).step_by(4).filter_map(|at| u32_at(data, at)).collect();
+    /// Says of its files whose they are: those of the container with this number, or of the process that has come into it.
+    pub fn say_whose(&self, of: u64, entrant: u64) {
+        for (at, mount) in (0..).zip(&self.mounts) {
+            let Kind::Host(_, HostFiles { root, lower }) = &mount.kind else { continue };
+            for (handle, is_lower) in [(Some(root), false), (lower.as_ref(), true)] {
+                let root = Given::Mount { container: of, path: mount.path[..].into(), at, is_lower };
+                handle.iter().for_each(|handle| handle.comes_from(Origin::Given(root.clone())));
             }
-            ab::TAG_CAPABILITIES => {
-                let mut sets = [0; 5];
-                for (at, set) in sets.iter_mut().enumerate() {
-                    *set = u64_at(data, 8 * at)? & CAP_ALL;
+        }
+        for stream in &self.streams {
+            stream.handle.comes_from(Origin::Given(Given::Stream { container: of, entrant, fd: stream.fd }));
+        }
+    }
+
+    /// Takes a record that says what the container's first process is.
+    fn take(&mut self, record: Record<'_>) -> Result<()> {
+        match record {
+            Record::Arg(arg) => self.args.push(arg.to_vec()),
+            Record::Env(var) => self.env.push(var.to_vec()),
+            Record::Cwd(path) => self.cwd = path.to_vec(),
+            Record::Creds(creds) => {
+                (self.uid, self.gid, self.groups) = (creds.uid, creds.gid, creds.groups.iter().collect());
+            }
+            Record::Capabilities(sets) => self.capabilities = Some(sets),
+            Record::Seccomp(filter) => self.seccomp = Some((filter.logs, filter.program.iter().collect())),
+            Record::Stream(records::Stream { fd, handle, flags }) => {
+                let handle = Handle::given(handle, Given::Stream { container: 0, entrant: 0, fd })?;
+                self.streams.push(StreamSpec { fd, handle: Arc::new(handle), flags });
+            }
+            Record::Rlimit(limit) => self.rlimits.push(limit),
+            Record::Umask(mask) => self.umask = Some(mask),
+            Record::OomScoreAdj(score) => self.oom_score_adj = Some(score),
+            Record::Winsize(size) => self.winsize = Some((size.rows, size.columns)),
+            Record::Flags(flags) => self.flags = flags,
+            _ => return self.take_surroundings(record),
+        }
+        Ok(())
+    }
+
+    /// Takes a record of what the process finds in its container, or of the sandbox.
+    fn take_surroundings(&mut self, record: Record<'_>) -> Result<()> {
+        match record {
+            Record::Hostname(name) => self.hostname = name.to_vec(),
+            Record::Domainname(name) => self.domainname = name.to_vec(),
+            Record::Mount(mount) => self.mounts.push(owned_mount(mount)?),
+            Record::Masked(path) => self.masked.push(path.to_vec()),
+            Record::ReadOnly(path) => self.read_only.push(path.to_vec()),
+            Record::IdMaps(records::IdMaps { users, groups }) => {
+                self.id_maps =
+                    Some(IdMaps { users: users.iter().collect(), groups: groups.iter().collect() });
+            }
+            Record::Container(id) => self.container = id,
+            Record::PidSpace(id) => self.pid_space = Some(id),
+            Record::IpcSpace(id) => self.ipc_space = Some(id),
+            Record::IpcSetting(setting) => self.ipc_settings.push(owned(setting)),
+            Record::Limit(records::Limit { limit, value }) => self.limits.push((limit, value)),
+            Record::IdleTimeout(ns) => self.idle_timeout_ns = ns,
+            Record::AwakeAtMost(ns) => self.awake_at_most_ns = ns,
+            Record::OutboundSleep(sleeps) => self.outbound_sleeps = sleeps,
+            Record::AcceptChanged(accepts) => self.accepts_changed = accepts,
+            Record::PortMap(map) => {
+                let ports = (u16::try_from(map.old), u16::try_from(map.new));
+                if let (Ok(old), Ok(new)) = ports {
+                    self.ports.push((old, new));
                 }
-                self.capabilities = Some(sets);
             }
-            ab::TAG_SECCOMP => self.seccomp = Some(data.to_vec()),
-            ab::TAG_MOUNT => self.mounts.push(MountSpec::parse(data)?),
-            ab::TAG_MOUNT_LOWER => {
-                self.mounts.last_mut()?.lower = Some(Handle::from_raw(u32_at(data, 0)?));
+            Record::IdleIgnores(prefixes) => self.idle_ignores = prefixes.iter().collect(),
+            Record::Timers(timers) => self.timers = Some(timers),
+            Record::CpuFlags(flags) => self.cpu_flags = Some(flags.into()),
+            Record::Sysctl(setting) => self.sysctls.push(owned(setting)),
+            Record::NetTable(table) => {
+                let given = Given::Text { name: table.name.as_bytes().into() };
+                self.net_tables.push((table.name, Handle::given(table.handle, given)?));
             }
-            ab::TAG_MASKED => self.masked.push(data.to_vec()),
-            ab::TAG_READ_ONLY => self.read_only.push(data.to_vec()),
-            ab::TAG_STREAM => {
-                let (fd, handle, flags) = (u32_at(data, 0)?, u32_at(data, 4)?, u32_at(data, 8)?);
-                self.streams.push(StreamSpec { fd, handle: Arc::new(Handle::from_raw(handle)), flags });
-            }
-            ab::TAG_RLIMIT => self.rlimits.push((u32_at(data, 0)?, u64_at(data, 8)?, u64_at(data, 16)?)),
-            ab::TAG_UMASK => self.umask = Some(u32_at(data, 0)?),
-            ab::TAG_OOM_SCORE_ADJ => self.oom_score_adj = Some(u32_at(data, 0)?.cast_signed()),
-            ab::TAG_ID_MAPS => self.id_maps = Some(IdMaps::parse(data)?),
-            ab::TAG_WINSIZE => {
-                let word = u64::from(u32_at(data, 0)?);
-                self.winsize = Some((low16(word), low16(word >> 16)));
-            }
-            _ => return self.take_setting(tag, data),
+            Record::Arg(_)
+            | Record::Env(_)
+            | Record::Cwd(_)
+            | Record::Creds(_)
+            | Record::Capabilities(_)
+            | Record::Seccomp(_)
+            | Record::Stream(_)
+            | Record::Rlimit(_)
+            | Record::Umask(_)
+            | Record::OomScoreAdj(_)
+            | Record::Winsize(_)
+            | Record::Flags(_) => {}
         }
-        Some(())
+        Ok(())
     }
 
-    /// Takes a record of the container's spaces, limits and settings, or of the sandbox's.
-    fn take_setting(&mut self, tag: u32, data: &[u8]) -> Option<()> {
-        match tag {
-            ab::TAG_CONTAINER => self.container = u64_at(data, 0)?,
-            ab::TAG_PID_SPACE => self.pid_space = Some(u64_at(data, 0)?),
-            ab::TAG_IPC_SPACE => self.ipc_space = Some(u64_at(data, 0)?),
-            ab::TAG_IPC_SETTING => {
-                let end = data.iter().position(|byte| *byte == 0)?;
-                self.ipc_settings.push((data[..end].to_vec(), data[end + 1..].to_vec()));
-            }
-            ab::TAG_LIMIT => {
-                let limit = ContainerLimit::from_number(u32_at(data, 0)?)?;
-                self.limits.push((limit, u64_at(data, 8)?));
-            }
-            ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
-            ab::TAG_AWAKE_AT_MOST => self.awake_at_most_ns = u64_at(data, 0)?,
-            ab::TAG_OUTBOUND_SLEEP => self.outbound_sleeps = u32_at(data, 0)? != 0,
-            ab::TAG_IDLE_IGNORES => {
-                let prefixes = data.chunks(size_of::<AddressPrefix>()).map(AddressPrefix::from_bytes);
-                self.idle_ignores = prefixes.collect::<Option<_>>()?;
-            }
-            ab::TAG_TIMERS => self.timers = [u64_at(data, 0)?, u64_at(data, 8)?],
-            ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),
-            ab::TAG_SYSCTL => {
-                let end = data.iter().position(|byte| *byte == 0)?;
-                self.sysctls.push((data[..end].to_vec(), data[end + 1..].to_vec()));
-            }
-            ab::TAG_NET_TABLE => {
-                let handle = Handle::from_raw(u32_at(data, 0)?);
-                self.net_tables.push((data.get(4..)?.to_vec(), handle));
-            }
-            ab::TAG_FLAGS => self.flags = u32_at(data, 0)?,
-            _ => {}
-        }
-        Some(())
+    /// The files of its mounts and streams, for a container that is there already.
+    pub fn take_files(&mut self) -> Vec<Handle> {
+        let of_mounts = core::mem::take(&mut self.mounts).into_iter().flat_map(|mount| match mount.kind {
+            Kind::Host(_, HostFiles { root, lower }) => [Some(root), lower],
+            Kind::Own(..) => [None, None],
+        });
+        let of_streams = self.take_streams().into_iter().map(|stream| Arc::into_inner(stream.handle));
+        of_mounts.chain(of_streams).flatten().collect()
     }
 
     /// Its streams, for whoever opens them.
@@ -237,45 +246,28 @@ impl Spec {
         core::mem::take(&mut self.streams)
     }
 
-    /// Whether the first process waits until it is told to begin.
-    pub fn hold(&self) -> bool {
-        self.flags & ab::BOOT_HOLD != 0
-    }
-
-    /// Whether a working directory that is missing is made.
-    pub fn makes_cwd(&self) -> bool {
-        self.flags & ab::BOOT_MAKE_CWD != 0
-    }
-
     /// The first process's credentials. Its capabilities once its program runs follow by the rules of `execve(2)`.
     pub fn creds(&self) -> Creds {
         let mut creds = Creds::new(self.uid, self.gid, self.groups.clone());
-        if let Some([bounding, effective, permitted, inheritable, ambient]) = self.capabilities {
-            (creds.bounding, creds.effective) = (bounding, effective & permitted);
-            (creds.permitted, creds.inheritable) = (permitted, inheritable);
-            creds.ambient = ambient & permitted & inheritable;
+        if let Some(sets) = self.capabilities {
+            let permitted = sets.permitted & CAP_ALL;
+            (creds.bounding, creds.effective) = (sets.bounding & CAP_ALL, sets.effective & permitted);
+            (creds.permitted, creds.inheritable) = (permitted, sets.inheritable & CAP_ALL);
+            creds.ambient = sets.ambient & permitted & sets.inheritable;
         }
         creds
     }
 
-    /// Whether it begins with `PR_SET_NO_NEW_PRIVS`.
-    pub fn no_new_privs(&self) -> bool {
-        self.flags & ab::BOOT_NO_NEW_PRIVS != 0
-    }
-
-    /// Its filter of system calls. A damaged record is an error: without its filter no process begins.
+    /// Its filter of system calls. A bad one is an error: without its filter no process begins.
     pub fn seccomp(&self) -> Result<Option<Arc<Filter>>> {
-        let Some(record) = &self.seccomp else { return Ok(None) };
-        let (flags, code) = record.split_at_checked(4).ok_or(Errno::EINVAL)?;
-        let logs = u32_at(flags, 0).ok_or(Errno::EINVAL)? & ab::SECCOMP_LOG != 0;
-        let code = Instruction::all(code).ok_or(Errno::EINVAL)?.collect();
-        NewFilter::new(code, logs)?.onto(None).map(Some)
+        let Some((logs, program)) = &self.seccomp else { return Ok(None) };
+        NewFilter::new(program.clone(), *logs)?.onto(None).map(Some)
     }
 
     /// Its resource limits.
     pub fn limits(&self) -> Limits {
         let mut limits = Limits::default();
-        for (resource, soft, hard) in &self.rlimits {
+        for Rlimit { resource, soft, hard } in &self.rlimits {
             if let Some(limit) =
                 limits.0.get_mut(*resource as usize).filter(|_| (*resource as usize) < RLIM_COUNT)
             {
@@ -290,56 +282,88 @@ impl Spec {
     }
 }
 
+fn owned_mount(mount: Mount<&[u8], Handles>) -> Result<MountSpec> {
+    // Of the first container's until its number is known.
+    let given = |handle, is_lower| {
+        let path = mount.path.into();
+        Handle::given(handle, Given::Mount { container: 0, path, at: 0, is_lower })
+    };
+    let files = |Handles { root, lower }| {
+        let (root, lower) = (given(root, false), lower.map(|lower| given(lower, true)));
+        Ok(HostFiles { root: root?, lower: lower.transpose()? })
+    };
+    mount.map_words(|word| word.to_vec()).try_map_files(files)
+}
+
+fn owned(setting: Setting<'_>) -> (Vec<u8>, Vec<u8>) {
+    (setting.name.to_vec(), setting.value.to_vec())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::mount::{FileSystem, Settings};
+    use abi::records::Seccomp;
+
+    fn spec(records: &[Record<'_>]) -> core::result::Result<Spec, SpecError> {
+        let mut bytes = Vec::new();
+        records.iter().for_each(|record| record.encode(&mut bytes));
+        Spec::parse(&bytes)
+    }
 
     #[test]
-    fn mount_options_are_found_by_their_whole_name() {
-        let data = b"\x01\0\0\0\x02\0\0\0/tmp\0tmpfs\0none\0size=4096,mode=700,mode=0755,noatime";
-        let mut mount = MountSpec::parse(data).unwrap();
-        // There is no host to give it back to.
-        let handle = core::mem::ManuallyDrop::new(mount.handle.take());
-        assert_eq!(handle.as_ref().map(Handle::raw), Some(1));
-        assert_eq!((mount.flags, &*mount.path), (2, &b"/tmp"[..]));
-        assert_eq!((&*mount.kind, &*mount.source), (&b"tmpfs"[..], &b"none"[..]));
-        assert_eq!(mount.number(b"size", 10), Some(4096));
-        assert_eq!(mount.number(b"mode", 8), Some(0o755));
-        assert_eq!(mount.option(b"noatime"), Some(&b""[..]));
-        assert_eq!(mount.option(b"mod"), None);
+    fn mounts_are_made_in_the_order_of_their_records() {
+        let kind = Kind::Own(FileSystem::Tmpfs, Settings { mode: Some(0o755), ..Settings::default() });
+        let first = Mount { path: &b"/"[..], source: &b"none"[..], kind, flags: 2 };
+        let second = Mount { path: &b"/tmp"[..], ..first };
+        let spec = spec(&[Record::Mount(first), Record::Mount(second)]).unwrap();
+        let found = spec.mounts.iter().map(|mount| (&*mount.path, &*mount.source, mount.flags));
+        assert_eq!(found.collect::<Vec<_>>(), [(&b"/"[..], &b"none"[..], 2), (b"/tmp", b"none", 2)]);
+        assert!(spec.mounts.iter().all(|mount| mount.files().is_none()));
+        assert!(
+            matches!(spec.mounts[0].kind, Kind::Own(FileSystem::Tmpfs, settings) if settings.mode == Some(0o755))
+        );
     }
 
     #[test]
     fn process_ids_are_shared_with_nobody_unless_a_record_says_so() {
-        let mut spec = Spec::default();
-        assert_eq!(spec.pid_space, None);
-        assert!(spec.take(ab::TAG_PID_SPACE, &[0; 7]).is_none());
-        assert_eq!(spec.pid_space, None);
-        spec.take(ab::TAG_PID_SPACE, &7_u64.to_le_bytes()).unwrap();
-        assert_eq!(spec.pid_space, Some(7));
+        assert_eq!(spec(&[]).unwrap().pid_space, None);
+        assert_eq!(spec(&[Record::PidSpace(7)]).unwrap().pid_space, Some(7));
     }
 
     #[test]
-    fn a_damaged_filter_is_no_filter_at_all_but_an_error() {
-        let mut spec = Spec::default();
-        assert!(matches!(spec.seccomp(), Ok(None)));
-        let refuses = [&0u32.to_le_bytes()[..], &Instruction::plain(0x06, 0x5_0001).to_bytes()].concat();
-        spec.take(ab::TAG_SECCOMP, &refuses).unwrap();
-        assert_eq!(spec.seccomp().unwrap().map(|filter| filter.count()), Some(1));
-        for bad in [&refuses[..0], &refuses[..4], &refuses[..11], &[0; 12]] {
-            spec.take(ab::TAG_SECCOMP, bad).unwrap();
-            assert_eq!(spec.seccomp().err(), Some(Errno::EINVAL), "{bad:?}");
+    fn one_bad_record_is_an_error_wherever_it_is() {
+        let mut bytes = Vec::new();
+        Record::Arg(b"sh").encode(&mut bytes);
+        Record::Umask(0o22).encode(&mut bytes);
+        assert_eq!(Spec::parse(&bytes).unwrap().args, [b"sh"]);
+        assert_eq!(Spec::parse(&bytes[..bytes.len() - 1]).err(), Some(RecordError::CutOff.into()));
+        let at = bytes.len() - 12;
+        bytes[at] = 99;
+        Record::Env(b"A=1").encode(&mut bytes);
+        assert_eq!(Spec::parse(&bytes).err(), Some(RecordError::Unknown { number: 99 }.into()));
+    }
+
+    #[test]
+    fn a_bad_filter_is_no_filter_at_all_but_an_error() {
+        let refuses = [Instruction::plain(0x06, 0x5_0001)];
+        let with = |program: &[Instruction]| {
+            spec(&[Record::Seccomp(Seccomp { logs: false, program: program.into() })]).unwrap().seccomp()
+        };
+        assert!(matches!(spec(&[]).unwrap().seccomp(), Ok(None)));
+        assert_eq!(with(&refuses).unwrap().map(|filter| filter.count()), Some(1));
+        for bad in [&[][..], &[Instruction::default()]] {
+            assert_eq!(with(bad).err(), Some(Errno::EINVAL), "{bad:?}");
         }
     }
 
     #[test]
     fn capabilities_never_exceed_what_was_given() {
-        let mut spec = Spec::default();
-        let sets: Vec<u8> = [7_u64, 3, 1, 1, 3].iter().flat_map(|set| set.to_le_bytes()).collect();
-        spec.take(ab::TAG_CAPABILITIES, &sets).unwrap();
-        let creds = spec.creds();
+        let sets = Capabilities { bounding: 7, effective: 3, permitted: 1, inheritable: 1, ambient: 3 };
+        let creds = spec(&[Record::Capabilities(sets)]).unwrap().creds();
         assert_eq!((creds.bounding, creds.effective, creds.permitted), (7, 1, 1));
         assert_eq!((creds.inheritable, creds.ambient), (1, 1));
-        assert!(spec.take(ab::TAG_CAPABILITIES, &sets[..8]).is_none());
+        let all = Capabilities { bounding: u64::MAX, ..sets };
+        assert_eq!(spec(&[Record::Capabilities(all)]).unwrap().creds().bounding, CAP_ALL);
     }
 }

@@ -8,18 +8,19 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use runtime::settings::Asked;
 use runtime::state::{Root, StateError};
-use runtime::units::{parse_size, parse_time, parse_timers};
-use vmm::hibernate::{Codec, Ignored, Timers, Wishes};
+use runtime::units::{parse_size, parse_time};
 use vmm::mounts::Volume;
 
 use crate::choices::{
-    ExecProbeChoice, HostUdsChoice, ListFormat, LogFormat, MitigationsChoice, NetChoice, OutboundChoice,
-    PlatformChoice, ReapChoice, Switch, UserNamespaceChoice,
+    HostUdsChoice, ListFormat, LogFormat, MitigationsChoice, NetChoice, PlatformChoice, ReapChoice, Switch,
+    UserNamespaceChoice,
 };
 use crate::codec_args::CodecCommand;
 use crate::exec_args::ExecArgs;
 use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
+use crate::hibernation_args::HibernationArgs;
 use crate::metrics::MetricsArgs;
+use crate::snapshot_args::{CheckpointArgs, RestoreArgs, SnapshotCommand};
 use crate::top::TopArgs;
 use crate::update::UpdateArgs;
 use crate::values::{OsParser, env_word, volume};
@@ -146,6 +147,15 @@ pub enum Command {
         #[arg(long, value_enum)]
         reap: Option<ReapChoice>,
     },
+    /// Make a snapshot of a container, which ends then unless it is left running
+    Checkpoint(CheckpointArgs),
+    /// Create a container from a snapshot, let it go on, wait for its end, and delete it
+    Restore(Box<RestoreArgs>),
+    /// Show, check and remove snapshots
+    Snapshot {
+        #[command(subcommand)]
+        command: SnapshotCommand,
+    },
     /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
     Events {
         id: String,
@@ -258,68 +268,6 @@ impl CreateArgs {
     }
 }
 
-/// How a sandbox hibernates. Annotations of a bundle and the node's configuration stand in for what is not given.
-#[derive(Debug, Args)]
-pub struct HibernationArgs {
-    /// Directory for the memory of the sandbox while it hibernates [default: /var/lib/dormouse/.swap, or ~/.local/state/dormouse/.swap of users other than root]
-    #[arg(long, value_name = "DIR")]
-    pub swap_dir: Option<PathBuf>,
-    /// Most bytes there, as 512M or 2G [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub swap_limit: Option<u64>,
-    /// How the working set comes back when the sandbox wakes [default: on]
-    #[arg(long, value_enum)]
-    pub reap: Option<ReapChoice>,
-    /// How the memory is packed on the disk: none, lz4, zstd[:LEVEL], deflate-fixed, deflate-dynamic, deflate-canned, iaa (by an accelerator) or auto [default: auto]
-    #[arg(long, value_name = "CODEC")]
-    pub codec: Option<Codec>,
-    /// Pack it after this long asleep, as 30s or 5m [default: 10s]
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    pub settle: Option<Duration>,
-    /// Encrypt it with a key that ends with the sandbox [default: off]
-    #[arg(long, value_enum)]
-    pub encrypt: Option<Switch>,
-    /// Hibernate after this long without a request, as 30s or 5m [default: never]
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    pub idle_timeout: Option<Duration>,
-    /// Who comes from these addresses does not count as a request: addresses and prefixes with commas between [default: none]
-    #[arg(long, value_name = "ADDRESSES")]
-    pub idle_ignores: Option<Ignored>,
-    /// Beyond that time stay awake for no longer than this for what may be a request [default: 15m]
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    pub awake_at_most: Option<Duration>,
-    /// While the sandbox waits, with a time-out, for the answer to what it asked somebody [default: awake]
-    #[arg(long, value_enum)]
-    pub outbound: Option<OutboundChoice>,
-    /// The answer to a probe by a command that finds the sandbox hibernated [default: wake]
-    #[arg(long, value_enum)]
-    pub exec_probe: Option<ExecProbeChoice>,
-    /// The effect of programs' timers while the sandbox hibernates: nothing (sleep), or one that was set at least TIME ahead wakes it
-    /// (wake[:TIME], 30s if not given), at multiples of TIME if it may be late (coalesce:TIME) [default: sleep]
-    #[arg(long, value_name = "sleep|wake[:TIME]|coalesce:TIME", value_parser = parse_timers)]
-    pub timers: Option<Timers>,
-}
-
-impl HibernationArgs {
-    /// The wishes that the options express.
-    pub fn wishes(&self) -> std::io::Result<Wishes> {
-        Ok(Wishes {
-            dir: self.swap_dir.as_ref().map(std::path::absolute).transpose()?,
-            limit_bytes: self.swap_limit,
-            reap: self.reap.map(Into::into),
-            codec: self.codec,
-            settle: self.settle,
-            encrypt: self.encrypt.map(|switch| switch == Switch::On),
-            idle_timeout: self.idle_timeout,
-            idle_ignores: self.idle_ignores.clone(),
-            awake_at_most: self.awake_at_most,
-            outbound: self.outbound.map(Into::into),
-            exec_probe: self.exec_probe.map(Into::into),
-            timers: self.timers,
-        })
-    }
-}
-
 #[derive(Debug, Args)]
 pub struct DoArgs {
     /// Directory to use as the root file system
@@ -402,6 +350,11 @@ impl Command {
         }
     }
 
+    /// Whether a sandbox comes of it.
+    pub fn makes_a_sandbox(&self) -> bool {
+        matches!(self, Self::Do(_) | Self::Create(_) | Self::Run { .. } | Self::Restore(_))
+    }
+
     /// The exit code if it fails by itself.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -443,6 +396,22 @@ mod tests {
         let cli = Cli::try_parse_from(["dormouse", "do", "--", "--odd", "-x"]).unwrap();
         let Command::Do(args) = cli.command else { panic!("do") };
         assert_eq!(args.command, ["--odd", "-x"]);
+        for line in [
+            "checkpoint a --name b --leave-running",
+            "checkpoint a --image-path /b --json",
+            "restore a --snapshot b --bundle c -d",
+            "snapshot inspect a --json",
+            "snapshot verify --image-path /b",
+        ] {
+            let words = std::iter::once("dormouse").chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+        for line in
+            ["checkpoint a --name b --image-path c", "snapshot inspect", "snapshot verify a --image-path b"]
+        {
+            let words = std::iter::once("dormouse").chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_err(), "{line}");
+        }
         // A word that is misspelt is no program.
         assert!(Cli::try_parse_from(["dormouse", "do", "--memroy", "1G", "ls"]).is_err());
     }

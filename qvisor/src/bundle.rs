@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use runtime::container::{self, ContainerError, CreateOptions};
+use runtime::container::{self, ContainerError, CreateOptions, Surroundings};
 use runtime::front::FrontError;
 use runtime::oci::spec;
 use runtime::preserved::Preserved;
@@ -30,6 +30,8 @@ fn options(
         console_socket: args.console_socket.map(absolute),
         systemd_cgroup,
         node: NodeConfig::load(config)?,
+        snapshot: None,
+        surroundings: Surroundings::default(),
         strace: args.strace,
         log_level: log::level_of_sandboxes(),
         remark,
@@ -37,7 +39,7 @@ fn options(
 }
 
 /// An exit code that the container's program is to blame for is passed on.
-fn coded(error: ContainerError) -> Result<u8, Failure> {
+pub fn coded(error: ContainerError) -> Result<u8, Failure> {
     let code = match &error {
         ContainerError::Failed { code, .. } | ContainerError::Front(FrontError::Failed { code, .. }) => *code,
         _ => None,

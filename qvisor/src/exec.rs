@@ -105,7 +105,7 @@ fn first(root: &Root, id: &Id) -> Result<BootSpec, Failure> {
         )
     };
     let records = root.process(id).map_err(|error| failed(error.to_string()))?;
-    Ok(BootSpec::of_process(&records).ok_or_else(|| failed("its record is damaged".into()))?)
+    Ok(BootSpec::of_process(&records).map_err(|_| failed("its record is damaged".into()))?)
 }
 
 /// The description of the first process, changed by the options.

@@ -13,12 +13,15 @@ mod exec;
 mod exec_args;
 mod failure;
 mod features;
+mod hibernation_args;
 mod log;
 mod manual;
 mod metrics;
 mod ps;
 mod run;
 mod show;
+mod snapshot;
+mod snapshot_args;
 mod top;
 mod update;
 mod values;
@@ -54,7 +57,7 @@ fn main() -> ExitCode {
         complain(&*Failure::from(words));
         return code.into();
     }
-    if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
+    if cli.command.makes_a_sandbox() {
         vmm::jail::run_from_read_only_view();
     }
     // SAFETY: nothing was opened so far but files that are closed again.
@@ -91,6 +94,9 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Update(args) => update::run(&root?, &args),
         Command::Hibernate { id, json } => show::hibernate(&root?, &id, json),
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
+        Command::Checkpoint(args) => snapshot::checkpoint(&root?, config, args),
+        Command::Restore(args) => snapshot::restore(&root?, config, systemd, *args, preserved),
+        Command::Snapshot { command } => snapshot::run(config, command),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Why { id, json } => show::why(&root?, &id, json),
         Command::Events { id, stats, interval } => events::events(&root?, &id, stats, interval),

@@ -149,6 +149,6 @@ pub fn why(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
     say(&format!("kept awake by {kept}\nwoken last by {woken}\n"))
 }
 
-fn millis(us: u64) -> String {
+pub fn millis(us: u64) -> String {
     format!("{}.{:03}", us / 1000, us % 1000)
 }

@@ -346,8 +346,12 @@ const NOT_WITNESSED: &[(&str, &str)] = &[
     ("restart_syscall", "only when the host stops the VMM in a wait with a time limit"),
     ("waitid", "of containers only: tests/oci/leash.rs"),
     ("sched_setscheduler", "only of sandboxes that sleep: tests/packing.rs"),
+    ("fadvise64", "only of sandboxes that began with a snapshot"),
     ("exit_group", "the end has been reported by then"),
 ];
+/// The reasons of lines that other tests need: `tests/terminal.rs` and `tests/oci/checkpoint.rs`.
+const WITNESSED_ELSEWHERE: &[&str] = &["a terminal's size", "what of the sandbox's memory goes to an image"];
+
 /// Runs `everything.py` without one line of the list. True: it came to its end.
 fn runs_without(test_dir: &TestDir, rule: Option<usize>) -> Result<(), String> {
     let (work, elsewhere) =
@@ -414,8 +418,7 @@ fn every_line_of_the_list_is_needed() {
     let mut needless = Vec::new();
     for (index, rule) in RULES.iter().enumerate() {
         let elsewhere = rule.platform == Some(Platform::Kvm);
-        // Its witness is tests/terminal.rs.
-        let elsewhere = elsewhere || rule.why == "a terminal's size";
+        let elsewhere = elsewhere || WITNESSED_ELSEWHERE.contains(&rule.why);
         if !elsewhere && !excused(rule.name) && runs_without(&test_dir, Some(index)).is_ok() {
             needless.push(rule.name);
         }

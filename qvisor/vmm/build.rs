@@ -50,7 +50,9 @@ fn main() {
     let flags =
         format!(" -C link-arg=-T{} -C link-arg=--no-pie -C link-arg=--build-id=none", script.display());
     build(&mut cargo(&qvisor.join("stub"), &stub, &flags));
-    write(&out.join("stub.elf"), &loaded_part(&stub.join(TARGET).join("release/stub")));
+    let image = loaded_part(&stub.join(TARGET).join("release/stub"));
+    write(&out.join("stub.elf"), &image);
+    println!("cargo:rustc-env=DORMOUSE_STUB_DIGEST={}", hex(&Sha256::digest(&image)));
 }
 
 fn hex(bytes: &[u8]) -> String {

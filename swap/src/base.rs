@@ -7,8 +7,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use crate::bits::Bits;
-use crate::error::SwapError;
-use crate::page::{PAGE_BYTES, PageBytes, PageId};
+use crate::error::{BaseError, SwapError};
+use crate::page::{PageBytes, PageId, offset_of};
+use crate::sums::{PageSums, Sums};
 
 /// Pages that never change.
 pub trait Base: Send + Sync {
@@ -31,6 +32,8 @@ const BASE_FILE: &str = "base file";
 pub struct FileBase {
     file: File,
     present: Bits,
+    /// `None`: pages are taken as they come.
+    sums: Option<Sums>,
 }
 
 impl FileBase {
@@ -39,7 +42,40 @@ impl FileBase {
         if file.metadata()?.len() < offset_of(present.end()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self { file, present })
+        Ok(Self { file, present, sums: None })
+    }
+
+    /// The base of the pages of a table, in a file that was written with it. Each page is checked when it is read.
+    pub fn with_sums(file: File, table: PageSums) -> Result<Self, BaseError> {
+        let (present, sums) = table.into_parts();
+        let base = Self::new(file, present).map_err(BaseError::File)?;
+        Ok(Self { sums: Some(sums), ..base })
+    }
+
+    /// The base that had this file, these pages and [these checksums](Self::sums) under another owner; `None`: there is not one for
+    /// each page.
+    #[must_use]
+    pub fn with_known_sums(self, sums: Vec<u32>) -> Option<Self> {
+        let sums = Sums::new(&self.present, sums)?;
+        Some(Self { sums: Some(sums), ..self })
+    }
+
+    /// The checksums by which pages are checked, in the order of the pages; `None`: they are not checked.
+    #[must_use]
+    pub fn sums(&self) -> Option<&[u32]> {
+        self.sums.as_ref().map(Sums::all)
+    }
+
+    /// Its file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The pages that it has.
+    #[must_use]
+    pub fn present(&self) -> &Bits {
+        &self.present
     }
 }
 
@@ -57,8 +93,10 @@ impl Base for FileBase {
         if let Some(id) = ids.take(into.len()).find(|id| !self.has(*id)) {
             return Err(SwapError::Unknown { id });
         }
-        let read = self.file.read_exact_at(into.as_flattened_mut(), offset_of(first));
-        read.map_err(|source| SwapError::Read { file: BASE_FILE, source })
+        if self.file.read_exact_at(into.as_flattened_mut(), offset_of(first)).is_err() {
+            self.read_one_by_one(first, into)?;
+        }
+        self.check(first, into)
     }
 
     fn window(&self, page: PageId) -> Option<u64> {
@@ -75,6 +113,24 @@ impl Base for FileBase {
     }
 }
 
-fn offset_of(page: PageId) -> u64 {
-    u64::from(page) * PAGE_BYTES as u64
+impl FileBase {
+    /// Reads pages so that an error names the first one that does not come.
+    fn read_one_by_one(&self, first: PageId, into: &mut [PageBytes]) -> Result<(), SwapError> {
+        (first..).zip(into).try_for_each(|(id, page)| {
+            let read = self.file.read_exact_at(page, offset_of(id));
+            read.map_err(|source| SwapError::ReadPage { file: BASE_FILE, id, source })
+        })
+    }
+
+    /// Whether pages have come as they were written.
+    fn check(&self, first: PageId, pages: &[PageBytes]) -> Result<(), SwapError> {
+        let Some(sums) = &self.sums else { return Ok(()) };
+        (first..).zip(pages).try_for_each(|(id, page)| {
+            let stored = sums.of(&self.present, id).ok_or(SwapError::Unknown { id })?;
+            match crc32c::crc32c(page) {
+                found if found == stored => Ok(()),
+                found => Err(SwapError::Damaged { file: BASE_FILE, id, stored, found }),
+            }
+        })
+    }
 }

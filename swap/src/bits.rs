@@ -41,6 +41,28 @@ impl Bits {
         }
     }
 
+    /// Its members as ranges, in ascending order: the first of each, and the number behind the last.
+    pub fn runs(&self) -> impl Iterator<Item = (PageId, PageId)> {
+        let (end, mut at) = (self.end(), 0);
+        std::iter::from_fn(move || {
+            let first = (at..end).find(|id| self.has(*id))?;
+            at = (first..end).find(|id| !self.has(*id)).unwrap_or(end);
+            Some((first, at))
+        })
+    }
+
+    /// How many members it has.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The number behind the last member.
     #[must_use]
     pub fn end(&self) -> PageId {
@@ -67,9 +89,12 @@ mod tests {
         let mut bits: Bits = [3, 64, 130].into_iter().collect();
         assert!(bits.has(3) && bits.has(130) && !bits.has(4) && !bits.has(PageId::MAX));
         assert_eq!(bits.end(), 131);
+        assert_eq!(bits.runs().collect::<Vec<_>>(), [(3, 4), (64, 65), (130, 131)]);
+        assert_eq!((60..70).collect::<Bits>().runs().collect::<Vec<_>>(), [(60, 70)]);
         bits.clear(130);
         bits.clear(9999);
         assert_eq!((bits.end(), bits.words().len()), (65, 3));
         assert_eq!((Bits::default().end(), Bits::from_words(vec![0, 0]).end()), (0, 0));
+        assert_eq!(Bits::default().runs().count(), 0);
     }
 }

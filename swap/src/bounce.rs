@@ -1,9 +1,10 @@
 //! Memory that the pages of large writes are gathered in first.
 
+use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 use crate::large::Large;
-use crate::page::{PAGE_BYTES, PageBytes};
+use crate::page::{PAGE_BYTES, Page, PageBytes, PageId};
 use crate::piece::Piece;
 
 /// Room for the pages of one write.
@@ -22,6 +23,19 @@ impl Bounce {
     pub fn places(&mut self) -> &mut [PageBytes] {
         // SAFETY: the memory is this value's own, zeros at first, and borrowed as the value is.
         unsafe { std::slice::from_raw_parts_mut(self.memory.first(), self.pages) }
+    }
+
+    /// Its first places as pages with these numbers, of which there are no more than places. They are to be used before the bounce
+    /// buffer is used otherwise, or dropped.
+    pub fn pages(&mut self, ids: &[PageId]) -> Vec<Page> {
+        let places = self.places()[..ids.len()].as_mut_ptr();
+        let page = |(at, id): (usize, &PageId)| {
+            // SAFETY: there are so many places.
+            let place = NonNull::new(unsafe { places.add(at) }.cast())?;
+            // SAFETY: places are pages of a mapping; the caller keeps them as long as it uses the page.
+            Some(unsafe { Page::new(*id, place) })
+        };
+        ids.iter().enumerate().filter_map(page).collect()
     }
 
     /// Its first `count` places, a piece each.

@@ -13,11 +13,12 @@ use std::time::Instant;
 use codec::Engine;
 
 use crate::arena::{self, Arena, PART_PAGES, SharedArena};
+use crate::bits::Bits;
 use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
 use crate::io::{Device, Piece};
 use crate::packed::{PackedFile, slot_of};
-use crate::packing::{Packing, Progress, Repacked, WrittenSet};
+use crate::packing::{Packing, Progress, WrittenSet};
 use crate::page::{Class, PAGE_BYTES, Page, PageBytes, PageId};
 use crate::page_file::{PageFile, gap};
 use crate::persist::{self, Said};
@@ -352,6 +353,10 @@ impl Home for SwapHome {
         }
     }
 
+    fn pages(&self) -> Bits {
+        self.places.runs().iter().flat_map(|run| run.first..run.first + run.pages).collect()
+    }
+
     fn stored_bytes(&self) -> u64 {
         let packed = self.packed.as_ref().map_or(0, PackedFile::used_bytes);
         self.swap.used_bytes() + self.reap.used_bytes() + packed
@@ -371,22 +376,6 @@ impl Home for SwapHome {
         .into_iter()
         .chain(self.packing_stats())
         .collect()
-    }
-
-    fn packs(&self) -> bool {
-        self.can_pack()
-    }
-
-    fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
-        self.pack_all(goes_on)
-    }
-
-    fn adopt(&mut self, packed: Repacked, is_wanted: bool) -> bool {
-        self.adopt_all(packed, is_wanted)
-    }
-
-    fn packing(&self) -> String {
-        self.packing_name()
     }
 
     fn persist(&self, to: &mut dyn Write) -> Result<(), TablesError> {

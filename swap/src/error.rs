@@ -20,10 +20,65 @@ pub enum SwapError {
     Forged { file: &'static str, id: PageId },
     #[error("cannot make a key to seal pages with: the host has no randomness to give")]
     NoKey,
+    #[error("cannot read page {id} from the {file}: {source}")]
+    ReadPage { file: &'static str, id: PageId, source: io::Error },
     #[error("page {id} was never stored")]
     Unknown { id: PageId },
     #[error("the swap limit of {limit_bytes} bytes is reached")]
     Limit { limit_bytes: u64 },
+}
+
+/// Why the pages of a base could not be opened, or are not those that were written.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says when it is given, and of what")]
+pub enum BaseError {
+    #[error("cannot read the table of pages: {0}")]
+    Table(#[source] io::Error),
+    #[error("the table of pages has version {found} instead of {known}")]
+    Version { found: u32, known: u32 },
+    #[error("the table of pages is damaged: {what}")]
+    Damaged { what: &'static str },
+    #[error("the file of pages cannot be used: {0}")]
+    File(#[source] io::Error),
+    #[error("cannot read page {id} of the file of pages: {source}")]
+    Pages { id: PageId, source: io::Error },
+    #[error("page {id} is not the one that was written")]
+    Changed { id: PageId },
+}
+
+impl BaseError {
+    pub(crate) const fn damaged(what: &'static str) -> Self {
+        Self::Damaged { what }
+    }
+}
+
+impl From<TablesError> for BaseError {
+    fn from(error: TablesError) -> Self {
+        match error {
+            TablesError::Version { found, known } => Self::Version { found, known },
+            TablesError::Damaged { what } => Self::Damaged { what },
+            TablesError::Write(source) | TablesError::Length { source, .. } => Self::Table(source),
+            TablesError::Sealed | TablesError::Encrypted => Self::damaged("it is encrypted"),
+        }
+    }
+}
+
+/// Why the pages of a home could not be written as a base.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says when it is given, and of what")]
+pub enum ExportError {
+    #[error(transparent)]
+    Fetch(#[from] SwapError),
+    #[error("cannot write its pages: {source}")]
+    Pages { source: io::Error },
+    #[error("cannot write the table of its pages: {source}")]
+    Table { source: io::Error },
+    #[error("there is no memory to write its pages with")]
+    Memory,
+    #[error("cannot read a page of its file of pages: {source}")]
+    Read { source: io::Error },
+    #[error("{0}")]
+    Ended(String),
 }
 
 /// Why a home's tables could not be written or read.

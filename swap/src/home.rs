@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::os::fd::BorrowedFd;
 
+use crate::bits::Bits;
 use crate::error::{SwapError, TablesError};
-use crate::packing::Repacked;
 use crate::page::{Page, PageId};
 
 /// A place for the pages of one sandbox. Several threads may fetch at once.
@@ -22,16 +22,8 @@ pub trait Home: Send + Sync {
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool);
     /// Nothing is fetched for a while: gives back memory that only makes it faster.
     fn rest(&self);
-    /// Whether [`Self::pack`] may have anything to do.
-    fn packs(&self) -> bool;
-    /// Packs what is stored, as far as that is worth it; `None`: it is not. Nothing changes but for the storage in use. It may
-    /// take long, by this thread alone, and ends early when `goes_on` says no. No second thread may call it meanwhile.
-    fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError>;
-    /// Takes over what was packed, if it is still wanted and no pages were stored or forgotten since; else gives it up.
-    /// Result: whether it did.
-    fn adopt(&mut self, packed: Repacked, is_wanted: bool) -> bool;
-    /// How pages are packed, by the names that users give.
-    fn packing(&self) -> String;
+    /// The pages that it has.
+    fn pages(&self) -> Bits;
     /// Bytes of the home's own storage in use.
     fn stored_bytes(&self) -> u64;
     /// Returns the numbers that the home counts.

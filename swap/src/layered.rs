@@ -13,7 +13,6 @@ use crate::base::Base;
 use crate::bits::Bits;
 use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
-use crate::packing::Repacked;
 use crate::page::{PAGE_BYTES, Page, PageBytes, PageId};
 use crate::pool;
 use crate::tables;
@@ -28,26 +27,49 @@ const PART_PAGES: usize = 512;
 const AROUND_PAGES: u32 = 32;
 
 /// See the module.
-pub struct Layered {
-    base: Option<Arc<dyn Base>>,
+pub struct Layered<B, H> {
+    base: Arc<B>,
     /// Pages that are not in the base any more.
     gone: Bits,
-    own: Box<dyn Home>,
+    own: H,
 }
 
-impl Layered {
+impl<B: Base, H: Home> Layered<B, H> {
     /// The pages of `base`, with whatever is stored later in `own`, which is empty.
     #[must_use]
-    pub fn new(base: Option<Arc<dyn Base>>, own: Box<dyn Home>) -> Self {
+    pub fn new(base: Arc<B>, own: H) -> Self {
         Self { base, gone: Bits::default(), own }
+    }
+
+    /// The base.
+    #[must_use]
+    pub fn base(&self) -> &B {
+        &self.base
+    }
+
+    /// The home of what differs from the base.
+    #[must_use]
+    pub fn own(&self) -> &H {
+        &self.own
+    }
+
+    /// The home of what differs from the base. Pages are stored and forgotten in both together alone.
+    pub fn own_mut(&mut self) -> &mut H {
+        &mut self.own
+    }
+
+    /// Takes the home of what differs from the base.
+    #[must_use]
+    pub fn into_own(self) -> H {
+        self.own
     }
 
     /// The home that had this base and wrote down `tables` ([`Home::persist`]). `own` opens the home whose tables follow
     /// in them. Which base it was the owner knows: the tables do not say.
     pub fn reopen(
-        base: Option<Arc<dyn Base>>,
+        base: Arc<B>,
         tables: &[u8],
-        own: impl FnOnce(&[u8]) -> Result<Box<dyn Home>, TablesError>,
+        own: impl FnOnce(&[u8]) -> Result<H, TablesError>,
     ) -> Result<Self, TablesError> {
         let (_, mut from) = tables::open(tables, KIND, VERSION..=VERSION)?;
         let count = from.u64()?;
@@ -61,15 +83,14 @@ impl Layered {
         Ok(Self { base, gone: Bits::from_words(gone), own })
     }
 
-    /// The base, if the page is in it.
-    fn base_of(&self, id: PageId) -> Option<&dyn Base> {
-        self.base.as_deref().filter(|base| base.has(id) && !self.gone.has(id))
+    /// Whether the page is in the base.
+    fn is_in_base(&self, id: PageId) -> bool {
+        self.base.has(id) && !self.gone.has(id)
     }
 
     /// The pages that are in the base.
     fn in_base(&self) -> impl Iterator<Item = PageId> {
-        let end = self.base.as_deref().map_or(0, Base::end);
-        (0..end).filter(|id| self.base_of(*id).is_some())
+        (0..self.base.end()).filter(|id| self.is_in_base(*id))
     }
 }
 
@@ -126,9 +147,9 @@ fn fetch_from(base: &dyn Base, mut pages: Vec<Page>) -> Result<u64, SwapError> {
     read.into_iter().sum()
 }
 
-impl Home for Layered {
+impl<B: Base, H: Home> Home for Layered<B, H> {
     fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
-        let Some(base) = self.base.clone() else { return self.own.store(working_set, rest) };
+        let base = Arc::clone(&self.base);
         let (mut same, set) = split(&*base, working_set);
         let (same_of_rest, rest) = split(&*base, rest);
         same.extend(same_of_rest);
@@ -146,20 +167,18 @@ impl Home for Layered {
     }
 
     fn fetch(&self, pages: &[Page]) -> Result<u64, SwapError> {
-        let Some(base) = &self.base else { return self.own.fetch(pages) };
         let (of_base, own): (Vec<Page>, Vec<Page>) =
-            pages.iter().copied().partition(|page| self.base_of(page.id).is_some());
-        Ok(fetch_from(&**base, of_base)? + self.own.fetch(&own)?)
+            pages.iter().copied().partition(|page| self.is_in_base(page.id));
+        Ok(fetch_from(&*self.base, of_base)? + self.own.fetch(&own)?)
     }
 
     fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {
         let Some(first) = pages.first().copied() else { return Ok(0) };
-        if self.base_of(first.id).is_some() {
-            pages
-                .retain(|page| first.id.abs_diff(page.id) <= AROUND_PAGES && self.base_of(page.id).is_some());
+        if self.is_in_base(first.id) {
+            pages.retain(|page| first.id.abs_diff(page.id) <= AROUND_PAGES && self.is_in_base(page.id));
             return self.fetch(pages);
         }
-        pages.retain(|page| self.base_of(page.id).is_none());
+        pages.retain(|page| !self.is_in_base(page.id));
         self.own.fetch_around(pages)
     }
 
@@ -173,20 +192,10 @@ impl Home for Layered {
         self.own.rest();
     }
 
-    fn packs(&self) -> bool {
-        self.own.packs()
-    }
-
-    fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
-        self.own.pack(goes_on)
-    }
-
-    fn adopt(&mut self, packed: Repacked, is_wanted: bool) -> bool {
-        self.own.adopt(packed, is_wanted)
-    }
-
-    fn packing(&self) -> String {
-        self.own.packing()
+    fn pages(&self) -> Bits {
+        let mut pages = self.own.pages();
+        self.in_base().for_each(|id| pages.set(id));
+        pages
     }
 
     fn stored_bytes(&self) -> u64 {

@@ -38,11 +38,13 @@ fn begin() -> (Memory, Arc<FileBase>) {
     (memory, Arc::new(FileBase::new(file, (0..PAGES).filter(|id| has(*id)).collect()).unwrap()))
 }
 
-fn clone_of(base: &Arc<FileBase>) -> Layered {
-    Layered::new(Some(base.clone()), Box::new(home(&Faulty::good(), &Faulty::good())))
+type OnBase = Layered<FileBase, SwapHome>;
+
+fn clone_of(base: &Arc<FileBase>) -> OnBase {
+    Layered::new(base.clone(), home(&Faulty::good(), &Faulty::good()))
 }
 
-fn comes_back(home: &Layered, memory: &Memory, ids: impl IntoIterator<Item = PageId>) {
+fn comes_back(home: &OnBase, memory: &Memory, ids: impl IntoIterator<Item = PageId>) {
     let ids: Vec<PageId> = ids.into_iter().collect();
     let mut fetched = Memory::new(PAGES as usize);
     home.fetch(&fetched.pages(ids.iter().copied())).unwrap();
@@ -108,7 +110,7 @@ fn the_base_never_shines_through() {
 fn a_store_that_fails_changes_nothing() {
     let (mut memory, base) = begin();
     let (swap, reap) = (Faulty::good(), Faulty::good());
-    let mut home = Layered::new(Some(base), Box::new(home(&swap, &reap)));
+    let mut home = Layered::new(base, home(&swap, &reap));
     let before = memory.clone();
     swap.calls_left.store(0, std::sync::atomic::Ordering::Relaxed);
     (4..9).for_each(|id| memory.set(id, 5));
@@ -140,17 +142,17 @@ fn around_a_page_comes_what_lies_next_to_it() {
 fn a_layered_home_is_opened_anew() {
     let (mut memory, base) = begin();
     let [swap, reap, packed] = [Faulty::good(), Faulty::good(), Faulty::good()];
-    let mut home = Layered::new(Some(base.clone()), Box::new(home(&swap, &reap)));
+    let mut home = Layered::new(base.clone(), home(&swap, &reap));
     memory.set(20, 5);
     home.store(&[], &memory.pages([20])).unwrap();
     home.retain(&mut |id| id != 30);
     let mut tables = Vec::new();
     home.persist(&mut tables).unwrap();
     let reopen = |tables: &[u8]| {
-        Layered::reopen(Some(base.clone()), tables, |own| {
+        Layered::reopen(base.clone(), tables, |own| {
             let devices =
                 [&swap, &reap, &packed].map(|file| Box::new(Handle(file.clone())) as Box<dyn Device>);
-            Ok(Box::new(SwapHome::reopen(devices, Packing::default(), own, PAGES, u64::MAX)?))
+            SwapHome::reopen(devices, Packing::default(), own, PAGES, u64::MAX)
         })
     };
     let again = reopen(&tables).unwrap();
@@ -176,7 +178,7 @@ fn a_base_that_ends_too_early_is_refused() {
     let base = FileBase::new(file.try_clone().unwrap(), [3].into_iter().collect()).unwrap();
     assert!(matches!(base.read(2, &mut [[0; PAGE_BYTES]; 2]), Err(SwapError::Unknown { id: 2 })));
     file.set_len(5).unwrap();
-    assert!(matches!(base.read(3, &mut [[0; PAGE_BYTES]]), Err(SwapError::Read { .. })));
+    assert!(matches!(base.read(3, &mut [[0; PAGE_BYTES]]), Err(SwapError::ReadPage { id: 3, .. })));
 }
 
 #[derive(Clone, Debug)]

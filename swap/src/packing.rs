@@ -139,7 +139,7 @@ pub struct WrittenSet {
     pub pages: Vec<(PageId, Class)>,
 }
 
-/// The result of `Home::pack`, for `Home::adopt`: sets that were written, and those that stay.
+/// The result of [`SwapHome::pack`](crate::SwapHome::pack), for [`SwapHome::adopt`](crate::SwapHome::adopt): sets that were written, and those that stay.
 pub struct Repacked {
     pub(crate) changes: u64,
     pub(crate) written: Vec<WrittenSet>,

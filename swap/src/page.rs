@@ -84,13 +84,33 @@ impl Page {
         unsafe { Piece::new(self.addr.as_ptr(), PAGE_BYTES) }
     }
 
+    /// Copies the page to another one's memory.
+    pub fn copy(&self, to: &Self) {
+        let mut bytes = [0; PAGE_BYTES];
+        self.copy_out(&mut bytes);
+        to.copy_in(&bytes);
+    }
+
+    /// A copy of what is in its memory.
+    #[must_use]
+    pub fn content(&self) -> Box<PageBytes> {
+        let mut content = Box::new([0; PAGE_BYTES]);
+        self.copy_out(&mut content);
+        content
+    }
+
     /// Copies the page out of its memory.
     pub(crate) fn copy_out(&self, to: &mut PageBytes) {
         self.piece().copy_out(to);
     }
 
     /// Copies a page into its memory.
-    pub(crate) fn copy_in(&self, from: &PageBytes) {
+    pub fn copy_in(&self, from: &PageBytes) {
         self.piece().copy_in(from);
     }
+}
+
+/// The offset of a page in a file that has it by its number.
+pub(crate) fn offset_of(page: PageId) -> u64 {
+    u64::from(page) * PAGE_BYTES as u64
 }

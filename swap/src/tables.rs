@@ -85,6 +85,11 @@ impl<'a> Reader<'a> {
         self.0
     }
 
+    /// How many bytes are left.
+    pub fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

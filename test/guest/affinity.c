@@ -76,7 +76,8 @@ static void the_caller_moves_at_once(void)
     OK(bind_to_all(0));
 }
 
-static atomic_int spinner_cpu, spinner_tid;
+/* Before it has said anything it is nowhere. */
+static atomic_int spinner_cpu = -1, spinner_tid;
 static atomic_bool stops;
 
 static void *spins(void *unused)

@@ -73,7 +73,7 @@ pub const CLOCK: u32 = 8;
 pub const EVENTS: u32 = 9;
 /// (phys, len): fills with random bytes.
 pub const RANDOM: u32 = 10;
-/// (what: [`REPORT_READY`] …, the event's `value` for those that answer one): how far the sandbox has got.
+/// (the words of a [`crate::report::Report`]): how far the sandbox has got.
 pub const REPORT: u32 = 11;
 
 /// (phys of [`HibernateReport`], the event's `value`): how [`EVENT_HIBERNATE`] came out.
@@ -84,107 +84,13 @@ pub const STATS: u32 = 13;
 /// (): result: nanoseconds of processor time the whole sandbox has used, without the VMM's answers to questions about it.
 pub const CPU_TIME: u32 = 14;
 
-/// (id, phys, len): takes the records of the process that [`EVENT_EXEC`] announced, as [`crate::boot::records`] reads them;
+/// (id, phys, len): takes the records of the process that [`EVENT_EXEC`] announced, as [`crate::records::decode`] reads them;
 /// the streams in them are the kernel's from now on. Result: bytes; `-ESRCH` when nobody waits for it any more.
 pub const EXEC_TAKE: u32 = 15;
-
-/// (container id): its first process could be found, and waits for [`EVENT_START`]. The id of the sandbox's first container
-/// is 0.
-pub const REPORT_READY: u64 = 1;
-/// (container id): its first process runs.
-pub const REPORT_RUNNING: u64 = 2;
-/// [`EVENT_PAUSE`] was taken: no user code runs any more.
-pub const REPORT_PAUSED: u64 = 3;
-/// [`EVENT_RESUME`] was taken.
-pub const REPORT_RESUMED: u64 = 4;
-/// The VMM's answer to [`HIBERNATED`]: user memory is stored.
-pub const REPORT_HIBERNATED: u64 = 5;
-/// The VMM's other answer to [`HIBERNATED`]: user memory is not stored, and the sandbox goes on.
-pub const REPORT_NOT_HIBERNATED: u64 = 6;
-/// After [`REPORT_WAKE_EVENT`], or an [`EVENT_WAKE`] that asks for it: for the first time no task has anything to do.
-pub const REPORT_IDLE: u64 = 7;
-/// Nothing has come for the sandbox for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says.
-pub const REPORT_IDLE_TIMEOUT: u64 = 8;
-/// A wake event wakes the sandbox: [`WAKE_EVENT_SOCKET`] …, instead of an event's value.
-pub const REPORT_WAKE_EVENT: u64 = 9;
-
-/// ([`REPORT`]: the id of [`EVENT_EXEC`], process id): its program runs.
-pub const REPORT_EXEC_STARTED: u64 = 10;
-/// (the same, exit code, text phys, len): it does not run; why.
-pub const REPORT_EXEC_FAILED: u64 = 11;
-/// (the same, wait status): it has ended.
-pub const REPORT_EXEC_ENDED: u64 = 12;
-
-/// (container id, wait status of its first process): none of its tasks is left. The first container's end is
-/// [`EXIT`] instead.
-pub const REPORT_CONTAINER_ENDED: u64 = 13;
-/// (container id, wait status, text phys, len): [`EVENT_CREATE`] failed, or the container's program does not run; why.
-pub const REPORT_CONTAINER_FAILED: u64 = 14;
-
-/// (the request's number): the memory limit that [`EVENT_LIMIT`] asked for holds.
-pub const REPORT_LIMIT_HOLDS: u64 = 15;
-/// (the request's number): the container holds more memory than the limit that [`EVENT_LIMIT`] asked for; the old one stays.
-pub const REPORT_LIMIT_REFUSED: u64 = 16;
-
-/// (container id, 0, text phys, len): what [`EVENT_PROCESSES`] asked for. A line for each process: its id, its parent's, its
-/// user's, the letter of its state, its threads, KiB of memory, milliseconds of processor time, its name, with a space between
-/// each. At most [`PROCESSES_MAX_BYTES`]; what does not fit is left out.
-pub const REPORT_PROCESSES: u64 = 17;
-/// Most bytes of the text of [`REPORT_PROCESSES`].
-pub const PROCESSES_MAX_BYTES: u64 = 64 << 10;
-
-/// (container id): a process of the container is killed, since there is no memory.
-pub const REPORT_OOM_KILL: u64 = 18;
-
-/// (container id, the request's number, text phys, len): what [`EVENT_USAGE`] asked for. A line for each figure, its name and its
-/// value with a space between: `memory_bytes` is what counts for the limit, `frames_bytes` its programs' memory,
-/// `kernel_bytes` that of the kernel for it, `limit_bytes` its own limit ([`crate::limits::NO_LIMIT`]: none), `peak_bytes`
-/// the most there was; `out_of_memory` how often there was none, `oom_kills` how many of its processes were killed for
-/// theirs; `tasks` how many there are, `forks_refused` how often there was to be one more than the limit; `user_ns` and
-/// `system_ns` processor time of all its tasks, ended ones included; `periods` of its quota in which it had something to do,
-/// `throttled_periods` those in which it had to wait, and `throttled_ns` for how long. At most [`USAGE_MAX_BYTES`]; empty:
-/// there is no such container.
-pub const REPORT_USAGE: u64 = 19;
-/// Most bytes of the text of [`REPORT_USAGE`].
-pub const USAGE_MAX_BYTES: u64 = 4 << 10;
-
-/// (container id, the number of [`EVENT_PAUSE_CONTAINER`]): all its tasks rest, and none runs user code before it goes on.
-pub const REPORT_CONTAINER_PAUSED: u64 = 20;
-/// (the same): its tasks go on. A report of a number smaller than one reported before is out of date.
-pub const REPORT_CONTAINER_RESUMED: u64 = 21;
-
-/// (container id, 0, text phys, len): the deadline that wakes the sandbox, before [`REPORT_WAKE_EVENT`]: the process's id (0: it is not
-/// known), the kind of timer, how many microseconds before it was set, how many it is late, and the name of who waits, which may
-/// hold anything, with a space between each. At most [`TIMER_MAX_BYTES`].
-pub const REPORT_TIMER: u64 = 22;
-/// Most bytes of the text of [`REPORT_TIMER`].
-pub const TIMER_MAX_BYTES: u64 = 128;
-/// (0, 0, text phys, len): what keeps a sandbox awake that has been idle for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says. A line
-/// for each thing that is known, its name and its value with a space between: `kind` is `request` (one that came over an accepted
-/// connection is open), `perhaps-request` (one may be), `exec` (an exec'd process is at work), `outbound` (a task waits with a time-out
-/// for the answer to what the sandbox asked), `lock` (it has an exclusive lock of a shared file, or waits for one), `timer` (work goes on for which a deadline woke it),
-/// `computes`; `peer`, `peer_port`, `port`; `pid`, `tid` and `process` of a task, the
-/// system call in which it waits (`wait`) and for how long (`wait_ms`); `given_up`: it falls asleep all the same. No line: nothing
-/// does. At most [`WHY_MAX_BYTES`].
-pub const REPORT_KEPT_AWAKE: u64 = 23;
-/// (the same): whom the socket event that woke the sandbox last was for: `peer`, `peer_port`, `port`, `pid`, `tid`, `process`.
-pub const REPORT_WOKEN_FOR: u64 = 24;
-/// (request): the memory was not taken: the sandbox is not asleep, or the VMM could not.
-pub const REPORT_NOT_TAKEN: u64 = 25;
-/// Most bytes of the texts of [`REPORT_KEPT_AWAKE`] and [`REPORT_WOKEN_FOR`].
-pub const WHY_MAX_BYTES: u64 = 1 << 10;
-
-// ---- wake events ----
-/// A connection, or data for a socket.
-pub const WAKE_EVENT_SOCKET: u64 = 1;
-/// Something on one of the streams.
-pub const WAKE_EVENT_STREAM: u64 = 2;
-/// A process is to come in ([`EVENT_EXEC`]).
-pub const WAKE_EVENT_EXEC: u64 = 3;
-/// A container that was paused goes on ([`EVENT_PAUSE_CONTAINER`]).
-pub const WAKE_EVENT_CONTAINER: u64 = 4;
-/// A program's deadline is due ([`REPORT_TIMER`] has told whose).
-pub const WAKE_EVENT_TIMER: u64 = 5;
+/// (container id, phys, len): takes the records of the container that [`EVENT_CREATE`] announced, as [`EXEC_TAKE`] does those of a
+/// process; mounts in them name roots by handles, which are the kernel's from now on as well. Result: bytes; `-ESRCH` when
+/// nobody wants it any more.
+pub const CONTAINER_TAKE: u32 = 29;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.
@@ -227,6 +133,8 @@ pub const REAP_OFF: u64 = 0;
 pub const REAP_FIRST: u64 = 1;
 /// While tasks run already.
 pub const REAP_STREAM: u64 = 2;
+/// It has [stayed](SwapOut::stays) in memory, and comes page by page.
+pub const REAP_IN_PLACE: u64 = 3;
 
 /// The frames that [`SWAP_OUT`] stores, by number: `(phys - USER_PHYS) / PAGE_SIZE`.
 #[repr(C)]
@@ -248,11 +156,14 @@ pub struct SwapOut {
     pub working_classes: u64,
     /// The classes (`u8`) of the frames outside of the working set.
     pub rest_classes: u64,
+    /// 1: the frames that are listed are not stored. Their content stays where it is, for an image that is taken next, and [`SWAP_IN`] has
+    /// nothing to bring; [`KEEP`] says when it goes. What was stored earlier stays stored.
+    pub stays: u64,
 }
 pin_layout!(
-    SwapOut, 64,
+    SwapOut, 72,
     working: 0, working_count: 8, rest: 16, rest_count: 24, kept: 32, kept_words: 40, working_classes: 48,
-    rest_classes: 56,
+    rest_classes: 56, stays: 64,
 );
 
 /// A frame holds a copy of a file's page.
@@ -426,6 +337,22 @@ pub const LOCK_BYTES: u32 = 80;
 pub const LOCK_QUERY: u32 = 81;
 /// (handle, kind): as [`LOCK_BYTES`], by `flock(2)`. After `-EAGAIN` what was locked before is not any more.
 pub const LOCK_WHOLE: u32 = 82;
+/// (handle, absent handle): the file gets the number of a file that a former VMM had open, and which is absent under this one. `-EINVAL`:
+/// that number is none of those.
+pub const PLACE: u32 = 83;
+/// (): nothing more is placed: numbers that are absent still are free from now on.
+pub const PLACED: u32 = 84;
+/// (family, type, token): a file in the place of one that had somebody outside at its other end, who is gone: a stream (family 0), or a
+/// connection that has been reset. Result: a handle.
+pub const LOST: u32 = 85;
+/// (first frame number, count): the content of frames goes that [stayed](SwapOut::stays) in memory, since others get them. With a count of 0
+/// nothing does. Result: 1 while an image of what stayed is written, and 0 once nobody wants it any more.
+pub const KEEP: u32 = 86;
+/// (handle of a regular file, offset): the image that is being taken keeps the file's content, from the offset on in its file of those.
+/// Result: bytes. `-ENODEV`: there is no such image.
+pub const KEEP_CONTENT: u32 = 30;
+/// (handle of a regular file that is empty, offset, len): gives it the content that the image has kept there.
+pub const PUT_CONTENT: u32 = 31;
 /// No lock: what was locked is given back.
 pub const LOCK_NONE: u64 = 0;
 /// A lock for reading, which others may have as well.
@@ -472,9 +399,9 @@ pub const EVENT_DONE: u32 = 2;
 /// A signal (`value`: the number) for the first process of the container `token`, or with `flags` = 1 for the foreground
 /// group of its console, or with `flags` = 2 for all its processes.
 pub const EVENT_SIGNAL: u32 = 3;
-/// A terminal's size changed; `token`: a container for its console, or the id of [`EVENT_EXEC`]; `value`: rows << 16 | columns.
+/// The size of the console of the container `token` changed; `value`: rows << 16 | columns.
 pub const EVENT_WINSIZE: u32 = 4;
-/// The first process of the container `token`, held until now ([`crate::boot::BOOT_HOLD`]), begins.
+/// The first process of the container `token`, held until now ([`crate::records::ProcessFlags::hold`]), begins.
 pub const EVENT_START: u32 = 16;
 /// Every task rests at the user boundary, until [`EVENT_RESUME`]. `value`: grows with each of the two; a smaller one is
 /// out of date. With [`EVENT_FLAG_HELD`] no wake event ends it, should the sandbox be hibernated.
@@ -487,11 +414,13 @@ pub const EVENT_RESUME: u32 = 18;
 pub const EVENT_HIBERNATE: u32 = 19;
 /// In the `flags` of [`EVENT_PAUSE`] and [`EVENT_HIBERNATE`]: only [`EVENT_RESUME`] and [`EVENT_WAKE`] end it.
 pub const EVENT_FLAG_HELD: u32 = 2;
-/// In the `flags` of [`EVENT_HIBERNATE`]: [`REPORT_IDLE_TIMEOUT`] is its reason. What has come since withdraws it: it is answered as one
+/// In the `flags` of [`EVENT_HIBERNATE`]: [`crate::report::Report::IdleTimeout`] is its reason. What has come since withdraws it: it is answered as one
 /// that a later request overtook ([`HIBERNATE_CANCELLED`]).
 pub const EVENT_FLAG_IDLE: u32 = 4;
+/// In the `flags` of [`EVENT_HIBERNATE`]: content stays in memory ([`SwapOut::stays`]).
+pub const EVENT_FLAG_STAYS: u32 = 16;
 /// The working set comes back, and then everything goes on as with [`EVENT_RESUME`]. With `flags` = 1 for something
-/// that has come for the sandbox: [`REPORT_IDLE`] tells when that is done with.
+/// that has come for the sandbox: [`crate::report::Report::Idle`] tells when that is done with.
 pub const EVENT_WAKE: u32 = 20;
 /// A process is to come in from outside: `token`: its id, `value`: bytes that [`EXEC_TAKE`] needs at most. It is a wake
 /// event: a later [`EVENT_HIBERNATE`] may overtake the [`EVENT_WAKE`] that the VMM sends with it.
@@ -499,25 +428,33 @@ pub const EVENT_EXEC: u32 = 21;
 /// A signal (`value`) for the process that came in with the id `token`, or with `flags` = 1 for the foreground group of its
 /// terminal. Only once it was reported to run.
 pub const EVENT_EXEC_SIGNAL: u32 = 22;
-/// Another container begins beside those there are. `token`: its id, which no container and no exec'd process has; `value`:
-/// bytes that [`EXEC_TAKE`] needs at most for its records, whose mounts name roots by handles.
+/// The size of the terminal of the process that came in with the id `token` changed; `value`: rows << 16 | columns. Only once it
+/// was reported to run.
+pub const EVENT_EXEC_WINSIZE: u32 = 29;
+/// Another container begins beside those there are. `token`: its id, which no container has; `value`: bytes that
+/// [`CONTAINER_TAKE`] needs at most. It is a wake event like [`EVENT_EXEC`].
 pub const EVENT_CREATE: u32 = 23;
 /// A limit of the container `token` changes. `flags`: which one, and the request's number ([`crate::limits::event_flags`]);
-/// `value`: the bits of its value. That of memory is answered by [`REPORT_LIMIT_HOLDS`] or [`REPORT_LIMIT_REFUSED`].
+/// `value`: the bits of its value. That of memory is answered by [`crate::report::Report::LimitAnswered`].
 pub const EVENT_LIMIT: u32 = 24;
-/// The processes of the container `token` are asked for. Answered by [`REPORT_PROCESSES`].
+/// The processes of the container `token` are asked for. Answered by [`crate::report::Report::Processes`].
 pub const EVENT_PROCESSES: u32 = 25;
 /// The usage of resources of the container `token` is asked for. `value`: the request's number. Answered by
-/// [`REPORT_USAGE`].
+/// [`crate::report::Report::Usage`].
 pub const EVENT_USAGE: u32 = 26;
 /// With `flags` = 1 every task of the container `token` rests at the user boundary, and nothing is done about signals but
-/// `SIGKILL`, until one with `flags` = 0. `value`: the request's number, which grows; a smaller one is out of date. Answered
-/// by [`REPORT_CONTAINER_PAUSED`] and [`REPORT_CONTAINER_RESUMED`]. A sandbox that is hibernated sleeps on when a pause
-/// comes; the end of one is a wake event.
+/// `SIGKILL`, until one with `flags` = 0. `value`: the request's number, which grows; a smaller one is out of date. A pause is
+/// answered by [`crate::report::Report::ContainerPaused`]. A sandbox that is hibernated sleeps on when a pause comes; the end of one is
+/// a wake event.
 pub const EVENT_PAUSE_CONTAINER: u32 = 27;
 /// The memory of the sandbox, which is asleep, is to be taken ([`SNAPSHOT`]). `value`: the request's number. Answered by
-/// [`REPORT_NOT_TAKEN`], or by the call.
+/// [`crate::report::Report::NotTaken`], or by the call.
 pub const EVENT_SNAPSHOT: u32 = 28;
+/// Flag of an [`EVENT_SNAPSHOT`]: the next VMM will have none of this one's files, so that all must be there by name.
+pub const EVENT_FLAG_IMAGE: u32 = 8;
+
+/// An image whose pages were written while the sandbox ran is written, or nobody wants it any more ([`KEEP`]).
+pub const EVENT_IMAGE_OVER: u32 = 30;
 
 /// Readings of the host's clocks. Written by the VMM.
 #[repr(C)]

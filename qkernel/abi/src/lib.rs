@@ -27,6 +27,9 @@ pub mod hostcall;
 pub mod kvm;
 pub mod layout;
 pub mod limits;
+pub mod mount;
+pub mod records;
+pub mod report;
 pub mod run;
 pub mod seccomp;
 pub mod socket;
@@ -38,4 +41,4 @@ pub use hostcall::HostCall;
 pub use layout::{PAGE_BYTES, PAGE_SHIFT, PAGE_SIZE};
 
 /// Version of this interface; the VMM refuses a kernel built with another one.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 7;

@@ -1,6 +1,6 @@
 //! The limits of a container that its kernel knows of.
 
-/// A limit, by its number on the wire: in the records at boot ([`crate::boot::TAG_LIMIT`]), and changed while the container
+/// A limit, by its number on the wire: in the records at boot ([`crate::records::Record::Limit`]), and changed while the container
 /// runs ([`crate::hostcall::EVENT_LIMIT`]). Its value is a `u64`; [`NO_LIMIT`]: there is none.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

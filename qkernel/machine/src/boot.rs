@@ -5,7 +5,7 @@ use abi::layout::{RECORDS_MAX, RECORDS_PHYS};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::mm::{AddressSpace, commit, frames, pagetable, stats};
+use crate::mm::{AddressSpace, commit, frames, pagetable, residency, stats};
 use crate::upcall::{self, Upcalls};
 use crate::{handles, heap, host, lock_order, log, platform, random, sched, time};
 
@@ -95,7 +95,8 @@ pub unsafe fn revive(boot: &BootInfo) {
     unsafe { platform::current().init_cpu(boot, 0) };
     sched::forget_cpus();
     handles::init(boot.handles_max);
-    time::revive(boot.tsc_hz);
+    residency::revive();
+    time::revive(boot.tsc_hz, boot.keeps_news == 0);
     commit::init(u64::from(boot.host_memory_mib) << 20);
     random::reseed();
     AddressSpace::lose_stubs();

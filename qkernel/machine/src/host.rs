@@ -1,66 +1,105 @@
 //! Hostcalls as typed functions.
 
 use abi::hostcall::{self as hc, HostLock, HostStat, HostStatFs, Segment, SetAttr};
+use abi::report::{ContainerId, Report};
 use abi::word::{high32, low32, to_usize};
 use alloc::vec::Vec;
 
 use crate::counts::Charge;
 use crate::errno::{Errno, Result};
 use crate::handles;
+use crate::objects::{Given, Origin, SocketOrigin, Tie};
 use crate::outside;
 use crate::platform::{call, phys_of};
 use crate::upcall;
 
 pub use crate::platform::{Line, die};
 
-/// A file the VMM holds open for the kernel; closed when dropped, and then no more of the owner's that had it opened.
+/// A file the VMM holds open for the kernel, with a row that says where it comes from ([`objects`](crate::objects)); closed when
+/// dropped, and then no more of the owner's that had it opened.
 #[derive(Debug)]
-pub struct Handle {
-    number: u32,
-    _charge: Charge,
-}
+pub struct Handle(Tie);
 
 impl Handle {
     /// Takes over a handle number from the boot records.
-    pub fn from_raw(raw: u32) -> Self {
-        Self { number: raw, _charge: handles::charge_unbounded() }
+    pub fn given(number: u32, given: Given) -> Result<Self> {
+        Self::made(number, handles::charge_unbounded(), Origin::Given(given))
     }
+
+    /// The handle that the VMM has just made; it is closed again where there is no room for its row.
+    fn made(number: u32, charge: Charge, origin: Origin) -> Result<Self> {
+        Tie::begin(number, charge, origin).map(Self).inspect_err(|_| close(number))
+    }
+
     /// Its number.
     pub fn raw(&self) -> u32 {
-        self.number
+        self.0.number()
     }
+
+    /// Says where it comes from now that this is known.
+    pub fn comes_from(&self, origin: Origin) {
+        self.0.set_origin(origin);
+    }
+
+    /// Has `change` note what the host does not tell of a socket.
+    pub fn note(&self, change: impl FnOnce(&mut SocketOrigin)) {
+        self.0.note(change);
+    }
+
+    /// Looks at where it comes from.
+    pub(crate) fn origin<R>(&self, look: impl FnOnce(&Origin) -> R) -> Option<R> {
+        self.0.look(look)
+    }
+
+    /// Stands for a file that is absent under this VMM. On an error it is closed.
+    pub fn replace(self, absent: &Self) -> Result<()> {
+        self.place(absent.raw())
+    }
+
+    /// `PLACE`: gives the file the number of one that has a row, and is absent under this VMM. On an error it is closed.
+    pub(crate) fn place(self, to: u32) -> Result<()> {
+        call(hc::PLACE, [self.arg(), to.into(), 0, 0, 0, 0])?;
+        // Its own number is the VMM's again; nobody is told to close it.
+        drop(self.0.end());
+        core::mem::forget(self);
+        Ok(())
+    }
+
     pub(crate) fn arg(&self) -> u64 {
-        u64::from(self.number)
+        u64::from(self.raw())
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let _ = call(hc::CLOSE, [self.arg(), 0, 0, 0, 0, 0]);
+        // The row ends first: once the VMM is told, the number may be another's.
+        let _charge = self.0.end();
+        close(self.raw());
     }
 }
 
+fn close(number: u32) {
+    let _ = call(hc::CLOSE, [number.into(), 0, 0, 0, 0, 0]);
+}
+
 /// Performs a hostcall that makes a handle, for the current task; `ENFILE` when it may have none.
-pub(crate) fn open_by(number: u32, args: [u64; 6]) -> Result<Handle> {
-    let (handle, rest) = open_by_with_rest(number, args)?;
+pub(crate) fn open_by(number: u32, args: [u64; 6], origin: Origin) -> Result<Handle> {
+    let (handle, rest) = open_by_with_rest(number, args, origin)?;
     if rest == 0 { Ok(handle) } else { Err(Errno::EIO) }
 }
 
 /// Performs a hostcall that makes a handle, as [`open_by`] does, and returns the upper half of its result as well.
-pub(crate) fn open_by_with_rest(number: u32, args: [u64; 6]) -> Result<(Handle, u32)> {
-    let open = || {
-        let charge = handles::charge()?;
-        let result = call(number, args)?;
-        Ok((Handle { number: low32(result), _charge: charge }, high32(result)))
-    };
-    match open() {
+pub(crate) fn open_by_with_rest(number: u32, args: [u64; 6], origin: Origin) -> Result<(Handle, u32)> {
+    let open = || Ok((handles::charge()?, call(number, args)?));
+    let (charge, result) = match open() {
         Err(Errno::ENFILE | Errno::EMFILE) => {
             // What is kept in case it is needed comes behind what is needed.
             upcall::close_kept();
-            open()
+            open()?
         }
-        result => result,
-    }
+        result => result?,
+    };
+    Ok((Handle::made(low32(result), charge, origin)?, high32(result)))
 }
 
 fn name_args(name: &[u8]) -> (u64, u64) {
@@ -79,47 +118,24 @@ pub fn exit(wait_status: i32) -> ! {
     }
 }
 
-/// Says how far the sandbox has got: `REPORT_READY` …; `of`: the value of the event that is answered, or 0.
-pub fn report(what: u64, of: i64) {
-    let _ = call(hc::REPORT, [what, of.cast_unsigned(), 0, 0, 0, 0]);
+/// Reports to the host how far the sandbox has got.
+pub fn report(report: &Report<'_>) {
+    let _ = call(hc::REPORT, report.words(phys_of));
 }
 
 /// Takes the records of a process that comes in, into `bytes`.
 pub fn exec_take(id: u64, bytes: &mut [u8]) -> Result<usize> {
-    let got = call(hc::EXEC_TAKE, [id, phys_of(bytes.as_mut_ptr()), bytes.len() as u64, 0, 0, 0])?;
+    take_records(hc::EXEC_TAKE, id, bytes)
+}
+
+/// Takes the records of a container that is to begin, into `bytes`.
+pub fn container_take(id: ContainerId, bytes: &mut [u8]) -> Result<usize> {
+    take_records(hc::CONTAINER_TAKE, id.0, bytes)
+}
+
+fn take_records(number: u32, id: u64, bytes: &mut [u8]) -> Result<usize> {
+    let got = call(number, [id, phys_of(bytes.as_mut_ptr()), bytes.len() as u64, 0, 0, 0])?;
     Ok(to_usize(got).min(bytes.len()))
-}
-
-/// Says how far a container has got: `REPORT_READY` …, `REPORT_CONTAINER_ENDED` with its value.
-pub fn report_container(what: u64, id: u64, value: u64) {
-    let _ = call(hc::REPORT, [what, id, value, 0, 0, 0]);
-}
-
-/// Says what became of a process that came in: `REPORT_EXEC_STARTED` … with its value, and why.
-pub fn report_exec(what: u64, id: u64, value: u64, why: &str) {
-    let _ = call(hc::REPORT, [what, id, value, phys_of(why.as_ptr()), why.len() as u64, 0]);
-}
-
-/// Tells the processes of a container, in the form of `REPORT_PROCESSES`.
-pub fn report_processes(id: u64, text: &str) {
-    let args = [hc::REPORT_PROCESSES, id, 0, phys_of(text.as_ptr()), text.len() as u64, 0];
-    let _ = call(hc::REPORT, args);
-}
-
-/// Tells what a container uses, in the form of `REPORT_USAGE`.
-pub fn report_usage(id: u64, request: u64, text: &str) {
-    let args = [hc::REPORT_USAGE, id, request, phys_of(text.as_ptr()), text.len() as u64, 0];
-    let _ = call(hc::REPORT, args);
-}
-
-/// Tells whose deadline wakes the sandbox, in the form of `REPORT_TIMER`.
-pub fn report_timer(id: u64, text: &[u8]) {
-    let _ = call(hc::REPORT, [hc::REPORT_TIMER, id, 0, phys_of(text.as_ptr()), text.len() as u64, 0]);
-}
-
-/// Tells something in words: `REPORT_KEPT_AWAKE` ….
-pub fn report_text(what: u64, text: &str) {
-    let _ = call(hc::REPORT, [what, 0, 0, phys_of(text.as_ptr()), text.len() as u64, 0]);
 }
 
 /// Fills `bytes` with random ones.
@@ -127,15 +143,58 @@ pub fn random(bytes: &mut [u8]) {
     let _ = call(hc::RANDOM, [phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0, 0]);
 }
 
-/// `OPEN`: one component below `dir`, or `dir` itself anew when `name` is empty.
-pub fn open(dir: &Handle, name: &[u8], flags: u32, mode: u32) -> Result<Handle> {
+/// `OPEN`: one component below `dir`, or `dir` itself anew when `name` is empty. `origin`: of what is opened.
+pub fn open(dir: &Handle, name: &[u8], flags: u32, mode: u32, origin: Origin) -> Result<Handle> {
     let (at, len) = name_args(name);
-    open_by(hc::OPEN, [dir.arg(), at, len, u64::from(flags), u64::from(mode), 0])
+    open_by(hc::OPEN, [dir.arg(), at, len, u64::from(flags), u64::from(mode), 0], origin)
+}
+
+/// `OPEN` below the directory behind a handle that has this number.
+pub(crate) fn open_below(dir: u32, name: &[u8], flags: u32) -> Result<Handle> {
+    let (at, len) = name_args(name);
+    open_by(hc::OPEN, [dir.into(), at, len, flags.into(), 0, 0], Origin::Unnamed)
+}
+
+/// `PLACED`.
+pub fn end_placing() {
+    let _ = call(hc::PLACED, [0; 6]);
+}
+
+/// `LOST`: in the place of a connection, or of a stream (family 0).
+pub(crate) fn lost(family: u32, kind: u32, token: u64) -> Result<Handle> {
+    open_by(hc::LOST, [family.into(), kind.into(), token, 0, 0, 0], Origin::Unnamed)
+}
+
+/// `TMPFILE` in the directory behind a handle that has this number.
+pub(crate) fn tmpfile_below(dir: u32, flags: u32, mode: u32) -> Result<Handle> {
+    open_by(hc::TMPFILE, [dir.into(), flags.into(), mode.into(), 0, 0, 0], Origin::Unnamed)
+}
+
+/// `MKDIR` in the directory behind a handle that has this number.
+pub(crate) fn mkdir_below(dir: u32, name: &[u8], mode: u32) -> Result<()> {
+    let (at, len) = name_args(name);
+    changed(call(hc::MKDIR, [dir.into(), at, len, mode.into(), 0, 0]))
+}
+
+/// `UNLINK` in the directory behind a handle that has this number.
+pub(crate) fn unlink_below(dir: u32, name: &[u8], flags: u32) -> Result<()> {
+    let (at, len) = name_args(name);
+    changed(call(hc::UNLINK, [dir.into(), at, len, flags.into(), 0, 0]))
+}
+
+/// `KEEP_CONTENT` of the file behind a handle that has this number.
+pub(crate) fn keep_content(file: u32, offset: u64) -> Result<u64> {
+    call(hc::KEEP_CONTENT, [file.into(), offset, 0, 0, 0, 0])
+}
+
+/// `PUT_CONTENT`.
+pub(crate) fn put_content(file: &Handle, offset: u64, len: u64) -> Result<()> {
+    call(hc::PUT_CONTENT, [file.arg(), offset, len, 0, 0, 0]).map(drop)
 }
 
 /// `TMPFILE`: an unnamed file in `dir`.
 pub fn tmpfile(dir: &Handle, flags: u32, mode: u32) -> Result<Handle> {
-    open_by(hc::TMPFILE, [dir.arg(), u64::from(flags), u64::from(mode), 0, 0, 0])
+    open_by(hc::TMPFILE, [dir.arg(), u64::from(flags), u64::from(mode), 0, 0, 0], Origin::Unnamed)
 }
 
 /// `STAT` of a component.
@@ -146,9 +205,16 @@ pub fn stat(dir: &Handle, name: &[u8]) -> Result<HostStat> {
     Ok(stat)
 }
 
+/// `STAT` of the handle with this number.
+pub(crate) fn stat_number(number: u32) -> Result<HostStat> {
+    let mut stat = HostStat::default();
+    call(hc::STAT, [number.into(), 0, 0, phys_of(&raw mut stat), 0, 0])?;
+    Ok(stat)
+}
+
 /// `WATCH_OPEN`.
 pub fn watch_open() -> Result<Handle> {
-    open_by(hc::WATCH_OPEN, [0; 6])
+    open_by(hc::WATCH_OPEN, [0; 6], Origin::Watch)
 }
 
 /// `WATCH_ADD` for `events`; result: the watch's descriptor, 1 or more.
@@ -199,7 +265,7 @@ pub fn stat_list(dir: &Handle, names: &[u8], count: usize) -> Result<Vec<HostSta
 
 /// `STAT` of the handle itself.
 pub fn stat_handle(node: &Handle) -> Result<HostStat> {
-    stat(node, b"")
+    stat_number(node.raw())
 }
 
 /// `READ` of up to `len` bytes at `offset` to guest-physical memory at `phys`, which is the caller's; `cached`: `EAGAIN`

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::{arch, platform};
 
-/// Owners there may be at a time, the sandbox itself included. One number fewer than a byte has: see `mm::frame_owners`.
+/// Owners there may be at a time, the sandbox itself included. One number fewer than a byte has: see `mm::physical::frame_owners`.
 pub const OWNERS: usize = 255;
 
 /// An owner, by its number.

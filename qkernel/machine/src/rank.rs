@@ -134,6 +134,8 @@ pub enum Rank {
     CpuTask,
     /// Kernel stacks of tasks that have ended.
     Stacks,
+    /// The rows of the handles.
+    Objects,
     /// The frame allocator.
     Frames,
     /// The kernel's heap.

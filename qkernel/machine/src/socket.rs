@@ -2,18 +2,25 @@
 
 use abi::socket::{self as nr, ADDRESS_MAX, Message, OPTION_MAX};
 use abi::word::{len32, low32, to_usize};
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
 use crate::mm::IoBuf;
+use crate::objects::{ConnectionOrigin, Origin, SocketOrigin};
 use crate::outside;
 use crate::platform::{call, phys_of};
 
+/// The family of the host's Unix sockets.
+const AF_UNIX: u32 = 1;
+
 /// Makes a socket whose readiness is told by events with `token`.
 pub fn socket(family: u32, kind: u32, protocol: u32, token: u64) -> Result<Handle> {
-    host::open_by(nr::SOCKET, [family.into(), kind.into(), protocol.into(), token, 0, 0])
+    let origin = SocketOrigin { family, kind, protocol, token, ..SocketOrigin::default() };
+    let args = [family.into(), kind.into(), protocol.into(), token, 0, 0];
+    host::open_by(nr::SOCKET, args, Origin::Socket(Box::new(origin)))
 }
 
 /// A socket of the type `kind` that is connected to a Unix socket of the host, `node`, an `O_PATH` handle. `ids`: user, group and
@@ -22,7 +29,8 @@ pub fn connect_node(node: &Handle, kind: u32, token: u64, ids: &[u32]) -> Result
     let ids = &ids[..ids.len().min(2 + to_usize(nr::GROUPS_MAX))];
     let args = [node.arg(), kind.into(), token, phys_of(ids.as_ptr()), ids.len() as u64, 0];
     outside::note();
-    host::open_by(nr::SOCK_CONNECT_NODE, args)
+    let origin = ConnectionOrigin { family: AF_UNIX, kind, token };
+    host::open_by(nr::SOCK_CONNECT_NODE, args, Origin::Connection(origin))
 }
 
 fn with_bytes(number: u32, socket: &Handle, bytes: &[u8]) -> Result<()> {
@@ -49,7 +57,13 @@ pub fn listen(socket: &Handle, backlog: usize) -> Result<()> {
 pub fn accept(socket: &Handle, token: u64) -> Result<(Handle, Vec<u8>)> {
     let mut address = vec![0u8; ADDRESS_MAX as usize];
     let args = [socket.arg(), phys_of(address.as_ptr()), address.len() as u64, token, 0, 0];
-    let (connection, len) = host::open_by_with_rest(nr::SOCK_ACCEPT, args)?;
+    let kind_of = |origin: &Origin| match origin {
+        Origin::Socket(socket) => (socket.family, socket.kind),
+        _ => (0, 0),
+    };
+    let (family, kind) = socket.origin(kind_of).unwrap_or_default();
+    let origin = Origin::Connection(ConnectionOrigin { family, kind, token });
+    let (connection, len) = host::open_by_with_rest(nr::SOCK_ACCEPT, args, origin)?;
     address.truncate(len as usize);
     Ok((connection, address))
 }

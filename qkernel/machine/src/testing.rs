@@ -6,6 +6,7 @@ use abi::HostCall;
 use abi::boot::{BootInfo, Platform};
 use abi::hostcall::{self as hc, HibernateReport, HostClocks, SwapOut};
 use abi::layout::{CPU_AREA_PHYS, KERNEL_IMAGE_PHYS, USER_PHYS};
+use abi::report::{self, Report};
 use abi::run::{CpuHeader, RunState};
 use abi::word::{low8, to_usize};
 use alloc::boxed::Box;
@@ -51,8 +52,8 @@ pub struct Host {
     pub run_user: fn(&mut RunState),
     /// Prints a line of the kernel's log.
     pub log: fn(&str),
-    /// Hears how far the sandbox has got: `REPORT` with its arguments.
-    pub report: fn(&[u64; 6]),
+    /// Hears how far the sandbox has got.
+    pub report: fn(Report<'_>),
     /// Hears how a hibernation came out: `HIBERNATE_DONE` ….
     pub hibernated: fn(u64),
 }
@@ -98,7 +99,7 @@ pub fn replace_vmm() -> BootInfo {
     assert!(crate::sched::is_at_rest(), "a task runs");
     NEXT_STUB.fetch_add(STUBS_OF_A_VMM, Ordering::Relaxed);
     CLOCK_NS.fetch_sub(CLOCK_NS.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
-    let info = boot_info(platform::linear(0), platform::vmms());
+    let info = BootInfo { keeps_news: 1, ..boot_info(platform::linear(0), platform::vmms()) };
     // SAFETY: the one CPU, whose thread this is, runs no task; memory is as it is.
     unsafe { crate::boot::revive(&info) };
     info
@@ -141,6 +142,18 @@ fn text(phys: u64, len: u64) -> &'static str {
     // SAFETY: the kernel passes a string that it holds until the call returns.
     let bytes = unsafe { core::slice::from_raw_parts(at::<u8>(phys), to_usize(len)) };
     core::str::from_utf8(bytes).unwrap_or("?")
+}
+
+/// Passes a report on to the host's side.
+fn hear(words: &[u64; 6]) {
+    let place = report::payload(words);
+    let payload: &[u8] = match place.len {
+        0 => &[],
+        // SAFETY: the kernel passes bytes that it holds until the call returns.
+        len => unsafe { core::slice::from_raw_parts(at(place.phys), to_usize(len)) },
+    };
+    let report = Report::parse(words, payload).expect("words of a report");
+    HOST.get().into_iter().for_each(|host| (host.report)(report));
 }
 
 /// The hostcall entry.
@@ -262,9 +275,7 @@ fn answer(number: u32, args: &[u64; 6]) -> i64 {
             bring_back(unsafe { core::slice::from_raw_parts(at(args[0]), to_usize(args[1])) })
         }
         hc::REPORT => {
-            if let Some(host) = HOST.get() {
-                (host.report)(args);
-            }
+            hear(args);
             DONE
         }
         hc::EVENTS | hc::IDLE | hc::CLOSE | hc::STATS | hc::CPU_TIME => DONE,

@@ -55,9 +55,12 @@ impl ClockPage {
 static CLOCK: ClockPage = ClockPage::new();
 /// Copies of [`CLOCK`] the vDSO sees: address of the page in the linear map, 0 when there is none yet.
 static SHARED_PAGE: AtomicU64 = AtomicU64::new(0);
+/// Nanoseconds a tick, times 2^[`SHIFT`], as first known: times used ([`ticks_to_ns`]) are told by it, and never go back
+/// when the rate is measured better or the clock is slowed down.
+static USED_MULT: AtomicU64 = AtomicU64::new(0);
 /// Held by whoever changes the parameters.
 static WRITER: SpinLock<Meter> = SpinLock::new(Rank::Clock, Meter::new(Sample::NONE, 0));
-/// Monotonic time minus the host's: it goes on under a VMM on a host that has been up for less.
+/// Monotonic time minus the host's, modulo 2^64: it goes on under a VMM on another host, or after a time as files.
 static AHEAD_NS: AtomicU64 = AtomicU64::new(0);
 /// The time user code has seen at most, while a [`hold`] lasts; else 0.
 static HELD_NS: AtomicU64 = AtomicU64::new(0);
@@ -202,17 +205,23 @@ fn begin(meter: &mut Meter, tsc_hz: u64, least_ns: u64) {
     let sample = Sample::take();
     let rate = mult_for(tsc_hz.max(1_000_000));
     *meter = Meter::new(sample, rate);
+    USED_MULT.store(rate_of_use(USED_MULT.load(Ordering::Relaxed), rate), Ordering::Relaxed);
     publish(&sample.clocks, |now| Line::follow(&sample, rate, now, least_ns));
 }
 
-/// Sets the clocks up anew under another VMM, of a sandbox that is asleep ([`hold`]). Monotonic time goes on, by the host's clock if that
-/// is ahead of it; real time is the host's.
-pub fn revive(tsc_hz: u64) {
+/// By which rate times used are told: the known one, unless this is another counter's.
+const fn rate_of_use(known: u64, rate: u64) -> u64 {
+    if known.abs_diff(rate) > known >> LEAP_BITS { rate } else { known }
+}
+
+/// Sets the clocks up anew under another VMM, of a sandbox that is asleep ([`hold`]). Real time is the host's. Monotonic time goes on: with the
+/// host's, unless that is behind; or, if it `stood`, from where it was.
+pub fn revive(tsc_hz: u64, stood: bool) {
     let mut meter = WRITER.lock();
     let seen_ns = HELD_NS.load(Ordering::SeqCst);
-    let host_ns = Sample::take().clocks.monotonic_ns;
-    if let Some(behind_ns) = seen_ns.checked_sub(host_ns) {
-        AHEAD_NS.fetch_add(behind_ns, Ordering::Relaxed);
+    let ahead_ns = seen_ns.wrapping_sub(Sample::take().clocks.monotonic_ns);
+    if stood || ahead_ns.cast_signed() > 0 {
+        AHEAD_NS.fetch_add(ahead_ns, Ordering::Relaxed);
     }
     begin(&mut meter, tsc_hz, seen_ns);
 }
@@ -221,7 +230,15 @@ pub fn revive(tsc_hz: u64) {
 pub fn on_host(ns: u64) -> u64 {
     match ns {
         u64::MAX => ns,
-        _ => ns.saturating_sub(AHEAD_NS.load(Ordering::Relaxed)),
+        _ => at_host(ns, AHEAD_NS.load(Ordering::Relaxed)),
+    }
+}
+
+/// A moment of a clock that is so far ahead, modulo 2^64, by the other one.
+const fn at_host(ns: u64, ahead_ns: u64) -> u64 {
+    match ahead_ns.cast_signed() {
+        ahead @ 0.. => ns.saturating_sub(ahead.unsigned_abs()),
+        behind => ns.saturating_add(behind.unsigned_abs()),
     }
 }
 
@@ -340,9 +357,9 @@ pub fn realtime_offset_ns() -> u64 {
     CLOCK.real_offset_ns.load(Ordering::Relaxed)
 }
 
-/// Nanoseconds of so many counter ticks.
+/// Nanoseconds of so many counter ticks, for a time that was used or took place: of the same ticks always the same.
 pub fn ticks_to_ns(ticks: u64) -> u64 {
-    scale(ticks, CLOCK.mult.load(Ordering::Relaxed))
+    scale(ticks, USED_MULT.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]
@@ -375,6 +392,22 @@ mod tests {
         // The counter began anew.
         assert_eq!(meter.measure(&seen(5000, 0, 4_000_000)), RATE);
         assert_eq!(meter.measure(&seen(2_005_000, 0, 5_000_000)), RATE);
+    }
+
+    #[test]
+    fn a_clock_may_be_ahead_of_the_hosts_or_behind() {
+        assert_eq!([at_host(100, 30), at_host(100, 130), at_host(100, 0)], [70, 0, 100]);
+        assert_eq!(
+            [at_host(100, 30_u64.wrapping_neg()), at_host(u64::MAX - 1, 9_u64.wrapping_neg())],
+            [130, u64::MAX]
+        );
+    }
+
+    #[test]
+    fn times_used_are_told_by_one_rate_until_the_counter_is_another() {
+        assert_eq!(rate_of_use(0, RATE), RATE);
+        assert_eq!([RATE - RATE / 1000, RATE + RATE / 1000].map(|rate| rate_of_use(RATE, rate)), [RATE; 2]);
+        assert_eq!(rate_of_use(RATE, 2 * RATE), 2 * RATE);
     }
 
     #[test]

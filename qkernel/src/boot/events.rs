@@ -2,6 +2,7 @@
 
 use abi::hostcall as hc;
 use abi::hostcall::Event;
+use abi::report::WakeEvent;
 use abi::word::low16;
 use machine::sched;
 
@@ -12,7 +13,8 @@ use crate::task::container::{self, Container, ContainerId};
 
 /// Hands an event on; `round`: the round in which it was told.
 pub(super) fn handle(event: &Event, round: u64) {
-    let is_held = event.flags & hc::EVENT_FLAG_HELD != 0;
+    let has = |flag| event.flags & flag != 0;
+    let is_held = has(hc::EVENT_FLAG_HELD);
     match event.kind {
         hc::EVENT_READY => {
             let woken = sched::woken_in_pause();
@@ -25,9 +27,9 @@ pub(super) fn handle(event: &Event, round: u64) {
             }
             if told.for_any || sched::woken_in_pause() != woken {
                 if told.is_socket {
-                    hibernate::wake_event_of(hc::WAKE_EVENT_SOCKET, event.token);
+                    hibernate::wake_event_of(WakeEvent::Socket, event.token);
                 } else {
-                    hibernate::wake_event(hc::WAKE_EVENT_STREAM);
+                    hibernate::wake_event(WakeEvent::Stream);
                 }
             }
         }
@@ -37,34 +39,37 @@ pub(super) fn handle(event: &Event, round: u64) {
                 create::signal(&container, event.value, event.flags);
             }
         }
-        hc::EVENT_WINSIZE => match container::find(ContainerId(event.token)) {
-            Some(container) => console_resized(&container, event.value),
-            None => exec::resize(event.token, event.value),
-        },
+        hc::EVENT_WINSIZE => {
+            if let Some(container) = container::find(ContainerId(event.token)) {
+                console_resized(&container, event.value);
+            }
+        }
         hc::EVENT_EXEC => exec::admit(event.token, event.value),
         hc::EVENT_EXEC_SIGNAL => {
             hibernate::idle::note_activity();
             exec::signal(event.token, event.value, event.flags & 1 != 0);
         }
+        hc::EVENT_EXEC_WINSIZE => exec::resize(event.token, event.value),
         hc::EVENT_START => {
             hibernate::idle::note_activity();
             container::find(ContainerId(event.token)).iter().for_each(|container| container.start());
             // It may have been made long ago.
-            hibernate::wake_event(hc::WAKE_EVENT_CONTAINER);
+            hibernate::wake_event(WakeEvent::Container);
         }
-        hc::EVENT_CREATE => exec::admit_container(event.token, event.value),
-        hc::EVENT_PROCESSES => processes::tell(event.token),
-        hc::EVENT_USAGE => usage::tell(event.token, event.value.cast_unsigned()),
+        hc::EVENT_CREATE => create::admit(ContainerId(event.token), event.value),
+        hc::EVENT_PROCESSES => processes::tell(ContainerId(event.token)),
+        hc::EVENT_USAGE => usage::tell(ContainerId(event.token), event.value.cast_unsigned()),
         hc::EVENT_LIMIT => limits::change(event.token, event.flags, event.value.cast_unsigned()),
         hc::EVENT_PAUSE_CONTAINER => pause::request(event.token, event.value, event.flags & 1 != 0),
         hc::EVENT_PAUSE => hibernate::pause(event.value, is_held),
         hc::EVENT_HIBERNATE => {
-            hibernate::request(event.value, event.flags & 1 != 0, is_held);
-            if event.flags & hc::EVENT_FLAG_IDLE != 0 {
+            hibernate::request(event.value, has(1), is_held, has(hc::EVENT_FLAG_STAYS));
+            if has(hc::EVENT_FLAG_IDLE) {
                 hibernate::idle::ordered(event.value);
             }
         }
-        hc::EVENT_SNAPSHOT => hibernate::snapshot::request(event.value),
+        hc::EVENT_SNAPSHOT => hibernate::snapshot::request(event.value, has(hc::EVENT_FLAG_IMAGE)),
+        hc::EVENT_IMAGE_OVER => hibernate::snapshot::image_is_over(),
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),
         _ => {}
     }

@@ -1,6 +1,7 @@
 //! All that the kernel learns from the host or is told by the VMM, beside what the first container is made of.
 //!
-//! Nothing else keeps such facts: under another VMM this sets them anew. What that one does not say stays: the network may be the same.
+//! Nothing else keeps such facts: under another VMM this sets them anew. Where that one has the former one's files, what it does not say
+//! stays: the network is the same.
 
 use abi::boot::BootInfo;
 
@@ -19,15 +20,15 @@ pub(super) fn set(boot: &BootInfo, spec: &mut Spec) {
     copies::share_files(boot.share_files != 0);
     sites::patch(boot.patch_calls != 0 && platform::current().mirrors());
     cpuinfo::set_host_flags(spec.cpu_flags.take());
-    let is_first = boot.former_vmms == 0;
+    let is_first = boot.keeps_news == 0;
     if is_first || !spec.sysctls.is_empty() {
         settings::take(core::mem::take(&mut spec.sysctls));
     }
     if is_first || !spec.net_tables.is_empty() {
         host_tables::take(core::mem::take(&mut spec.net_tables));
     }
-    if is_first || spec.timers != [0, 0] {
-        let [ahead_ns, grid_ns] = spec.timers;
+    if is_first || spec.timers.is_some() {
+        let (ahead_ns, grid_ns) = spec.timers.map_or((0, 0), |timers| (timers.ahead_ns, timers.grid_ns));
         timers::set_rules(Rules { ahead_ns, grid_ns });
     }
     idle::set(idle::Settings {

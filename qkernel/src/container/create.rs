@@ -7,21 +7,23 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use abi::hostcall::{REPORT_CONTAINER_ENDED, REPORT_CONTAINER_FAILED, REPORT_READY, REPORT_RUNNING};
 use abi::limits::ContainerLimit;
+use abi::report::{Report, WakeEvent};
 use machine::errno::Errno;
 use machine::host;
 use machine::mm::AddressSpace;
 
-use crate::container::launch::{find_program, new_leader, reason};
+use crate::container::launch::{EXIT_FAILURE, find_program, new_leader, reason, take_spec};
 use crate::container::limits;
 use crate::container::setup;
+use crate::hibernate;
+use crate::hibernate::idle;
 use crate::signals::{SIGKILL, SIGRTMAX, Source};
 use crate::spec::Spec;
 use crate::task::container::{self, Container, ContainerId};
 use crate::task::context::Ctx;
 use crate::task::core::Task;
-use crate::task::group_exit::begin_group_exit;
+use crate::task::group_exit::{begin_group_exit, exited};
 use crate::task::process::Process;
 use crate::task::signal::send::{kill_process, send_to_foreground, send_to_process};
 use crate::task::{exec, pause};
@@ -35,8 +37,27 @@ struct FirstProgram {
     hold: bool,
 }
 
+/// Makes another container, whose records have up to `len` bytes. If the sandbox sleeps, it wakes.
+pub fn admit(id: ContainerId, len: i64) {
+    idle::note_activity();
+    machine::mm::copies::have_in_common();
+    // They are taken in any case: the VMM keeps them until then.
+    let spec = take_spec(len, |bytes| host::container_take(id, bytes));
+    let spec = spec.map_err(|error| format!("its records cannot be taken: {}", reason(error)));
+    let made = match container::find(id) {
+        Some(_) => Err("there is a container of this id already".into()),
+        None => spec.and_then(|spec| create(id, spec)),
+    };
+    if let Err(why) = made {
+        let status = exited(EXIT_FAILURE.into());
+        host::report(&Report::ContainerFailed { container: id, status, why: why.as_bytes() });
+    }
+    hibernate::wake_event(WakeEvent::Exec);
+}
+
 /// Makes a container and starts its first process. The error is a sentence.
 pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String> {
+    spec.say_whose(id.0, 0);
     let made = match spec.pid_space.map(ContainerId) {
         None => Container::new(id),
         Some(other) => Container::joining(id, other),
@@ -63,7 +84,7 @@ pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String>
     }
     if id != ContainerId::FIRST {
         container.watch_end(Box::new(|id, status| {
-            host::report_container(REPORT_CONTAINER_ENDED, id.0, status.cast_unsigned().into());
+            host::report(&Report::ContainerEnded { container: id, status });
         }));
     }
     let made = start(&container, &mut spec);
@@ -96,7 +117,7 @@ fn start(container: &Arc<Container>, spec: &mut Spec) -> Result<(), String> {
     let program = FirstProgram {
         args: core::mem::take(&mut spec.args),
         env: core::mem::take(&mut spec.env),
-        hold: spec.hold(),
+        hold: spec.flags.hold,
     };
     let hold = program.hold;
     let main = Box::new(move |task: &Arc<Task>| run_first(task, program));
@@ -112,7 +133,7 @@ fn start(container: &Arc<Container>, spec: &mut Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes a process the first one of its container; with `hold` it is process 1 as `BOOT_HOLD` says.
+/// Makes a process the first one of its container; with `hold` it is process 1 of those that wait until they are to begin.
 pub fn become_first(container: &Container, process: &Arc<Process>, hold: bool) {
     container.set_first(process);
     if container.has_own_pids() {
@@ -133,7 +154,7 @@ fn run_first(task: &Arc<Task>, program: FirstProgram) {
         if let Err(error) = find_program(&cx, program.args.clone(), program.env.clone()) {
             return cannot_run(task, &name, error);
         }
-        host::report_container(REPORT_READY, container.id.0, 0);
+        host::report(&Report::ContainerReady { container: container.id });
         container.wait_for_start(&task.process);
         while pause::rest(task) {}
         if task.process.is_exiting() {
@@ -142,7 +163,7 @@ fn run_first(task: &Arc<Task>, program: FirstProgram) {
     }
     let found = find_program(&cx, program.args, program.env);
     match found.and_then(|found| exec::execute(&cx, found)) {
-        Ok(()) => host::report_container(REPORT_RUNNING, container.id.0, 0),
+        Ok(()) => host::report(&Report::ContainerRunning { container: container.id }),
         Err(error) => cannot_run(task, &name, error),
     }
 }
@@ -155,7 +176,7 @@ fn cannot_run(task: &Arc<Task>, name: &[u8], error: Errno) {
         host::log(0, &why);
         host::exit(status);
     }
-    host::report_exec(REPORT_CONTAINER_FAILED, id.0, status.cast_unsigned().into(), &why);
+    host::report(&Report::ContainerFailed { container: id, status, why: why.as_bytes() });
     begin_group_exit(&task.process, status);
 }
 

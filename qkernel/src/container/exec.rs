@@ -4,11 +4,7 @@
 //! from the process tree when it ends, and its children go to the first process. The VMM knows it by an id. The kernel
 //! reports once that its program runs and once that it has ended, or once that it could not be run.
 
-use abi::boot::EXEC_RECORDS_MAX;
-use abi::hostcall::{
-    REPORT_CONTAINER_FAILED, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, WAKE_EVENT_EXEC,
-};
-use abi::word::to_usize;
+use abi::report::{Report, WakeEvent};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,8 +12,7 @@ use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use crate::container::create;
-use crate::container::launch::{find_program, new_leader, reason};
+use crate::container::launch::{EXIT_FAILURE, find_program, new_leader, reason, take_spec};
 use crate::container::setup;
 use crate::fs::file::FileTable;
 use crate::hibernate;
@@ -38,8 +33,6 @@ use machine::host;
 use machine::mm::AddressSpace;
 use machine::sync::{Rank, SpinLock};
 
-/// Exit code of failures that are not the program's.
-const EXIT_FAILURE: u8 = 125;
 /// Kernel memory that a small program needs.
 const PROGRAM_BYTES: usize = 1 << 20;
 /// Most bytes of `/etc/passwd` that are searched for the user's home directory.
@@ -66,47 +59,25 @@ fn failed(what: &str, error: Errno) -> Failure {
 /// Lets a process in, whose records have up to `len` bytes. If the sandbox sleeps, it wakes.
 pub fn admit(id: u64, len: i64) {
     idle::note_activity();
-    match take_spec(id, len).and_then(|spec| new_process(id, spec)) {
+    let spec = take_spec(len, |bytes| host::exec_take(id, bytes));
+    match spec.and_then(|spec| new_process(id, spec)) {
         Ok(task) => task.start(),
         // Nobody is there any more to be told.
         Err(Errno::ESRCH) => return,
         Err(error) => {
             let why = match error {
                 Errno::EAGAIN => "it has as many tasks as it may have, or too little memory",
+                Errno::EINVAL => "its records cannot be read",
                 _ => "too little memory; give the sandbox more",
             };
-            host::report_exec(REPORT_EXEC_FAILED, id, EXIT_FAILURE.into(), why);
+            host::report(&Report::ExecFailed { exec: id, code: EXIT_FAILURE, why: why.as_bytes() });
         }
     }
-    hibernate::wake_event(WAKE_EVENT_EXEC);
-}
-
-/// Makes another container, whose records have up to `len` bytes. If the sandbox sleeps, it wakes.
-pub fn admit_container(id: u64, len: i64) {
-    idle::note_activity();
-    machine::mm::copies::have_in_common();
-    let made = take_spec(id, len).map_err(|error| format!("its records cannot be taken: {}", reason(error)));
-    let made = match container::find(ContainerId(id)) {
-        Some(_) => Err("there is a container of this id already".into()),
-        None => made.and_then(|spec| create::create(ContainerId(id), spec)),
-    };
-    if let Err(why) = made {
-        let status = crate::task::group_exit::exited(EXIT_FAILURE.into());
-        host::report_exec(REPORT_CONTAINER_FAILED, id, status.cast_unsigned().into(), &why);
-    }
-    hibernate::wake_event(WAKE_EVENT_EXEC);
-}
-
-fn take_spec(id: u64, len: i64) -> Result<Spec> {
-    let len = u64::try_from(len).ok().filter(|len| *len <= EXEC_RECORDS_MAX).ok_or(Errno::E2BIG)?;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(to_usize(len)).map_err(|_| Errno::ENOMEM)?;
-    bytes.resize(to_usize(len), 0);
-    let got = host::exec_take(id, &mut bytes)?;
-    Ok(Spec::parse(&bytes[..got]))
+    hibernate::wake_event(WakeEvent::Exec);
 }
 
 fn new_process(id: u64, spec: Spec) -> Result<Arc<Task>> {
+    spec.say_whose(spec.container, id);
     let container = container::find(ContainerId(spec.container)).ok_or(Errno::ENOENT)?;
     let _charged = container.charge();
     if container.task_count() >= container.limits.tasks_max() + limits::TASKS_RESERVE {
@@ -139,19 +110,18 @@ fn enter(task: &Arc<Task>) {
     let Some(id) = id_of(&task.process) else { return };
     let Some(spec) = PROCESSES.lock().get_mut(&id).and_then(|process| process.spec.take()) else { return };
     oom::make_room(task, PROGRAM_BYTES);
+    let started = Report::ExecStarted { exec: id, pid: task.process.pid };
     match begin(task, id, spec) {
-        Ok(()) => host::report_exec(REPORT_EXEC_STARTED, id, task.process.pid.into(), ""),
+        Ok(()) => host::report(&started),
         // It was killed from inside before it came so far.
-        Err(_) if task.process.is_exiting() => {
-            host::report_exec(REPORT_EXEC_STARTED, id, task.process.pid.into(), "");
-        }
+        Err(_) if task.process.is_exiting() => host::report(&started),
         Err((code, why)) => {
             PROCESSES.lock().remove(&id);
             crate::task::group_exit::begin_group_exit(
                 &task.process,
                 crate::task::group_exit::exited(code.into()),
             );
-            host::report_exec(REPORT_EXEC_FAILED, id, code.into(), &why);
+            host::report(&Report::ExecFailed { exec: id, code, why: why.as_bytes() });
         }
     }
 }
@@ -259,7 +229,7 @@ fn id_of(process: &Arc<Process>) -> Option<u64> {
 fn report_end(id: u64) {
     let process = PROCESSES.lock().remove(&id);
     if let Some(status) = process.and_then(|process| process.status) {
-        host::report_exec(REPORT_EXEC_ENDED, id, status.cast_unsigned().into(), "");
+        host::report(&Report::ExecEnded { exec: id, status });
     }
 }
 

@@ -1,5 +1,7 @@
-//! Processes that nobody forks: how one is made, and how its program is found.
+//! Processes that nobody forks: how their records are taken, how one is made, and how its program is found.
 
+use abi::boot::EXEC_RECORDS_MAX;
+use abi::word::to_usize;
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::sync::Arc;
@@ -13,7 +15,7 @@ use machine::platform::UserContext;
 use crate::fs::file::FileTable;
 use crate::fs::path::FsContext;
 use crate::run::run_task;
-use crate::spec::Spec;
+use crate::spec::{Spec, SpecError};
 use crate::task::container::Container;
 use crate::task::context::Ctx;
 use crate::task::core::{Start, Task, TaskParts};
@@ -22,6 +24,22 @@ use crate::task::process::Process;
 use crate::task::signal::action::SigHand;
 use crate::task::signal::state::TaskSignals;
 use crate::task::tree::Node;
+
+/// Exit code of failures that are not the program's.
+pub const EXIT_FAILURE: u8 = 125;
+
+/// Takes the records, of up to `len` bytes, that `take` has the host write.
+pub fn take_spec(len: i64, take: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<Spec> {
+    let len = u64::try_from(len).ok().filter(|len| *len <= EXEC_RECORDS_MAX).ok_or(Errno::E2BIG)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(to_usize(len)).map_err(|_| Errno::ENOMEM)?;
+    bytes.resize(to_usize(len), 0);
+    let got = take(&mut bytes)?;
+    Spec::parse(&bytes[..got]).map_err(|error| match error {
+        SpecError::Record(_) => Errno::EINVAL,
+        SpecError::Kept(error) => error,
+    })
+}
 
 /// A process that nobody has forked: the leader of its own session.
 pub fn new_leader(
@@ -52,7 +70,7 @@ pub fn new_leader(
         main: run_task,
     };
     let task = Task::new_in_kernel(pid, parts, start)?;
-    if spec.no_new_privs() {
+    if spec.flags.no_new_privs {
         task.confinement.set_no_new_privs();
     }
     task.confinement.begin_with(filter);

@@ -1,7 +1,7 @@
 //! Limits of a container that change while it runs.
 
-use abi::hostcall::{REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED};
 use abi::limits::{ContainerLimit, split_event_flags};
+use abi::report::Report;
 
 use alloc::vec::Vec;
 
@@ -28,7 +28,7 @@ pub fn change(id: u64, flags: u32, value: u64) {
     if holds {
         container.limits.set(limit, value);
     }
-    host::report(if holds { REPORT_LIMIT_HOLDS } else { REPORT_LIMIT_REFUSED }, request.into());
+    host::report(&Report::LimitAnswered { request, holds });
 }
 
 /// Has the limit of processor time hold that is set. The first container's quota is the sandbox's, which the host enforces.

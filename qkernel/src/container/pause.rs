@@ -1,6 +1,6 @@
 //! Containers that are paused, and that go on.
 
-use abi::hostcall::WAKE_EVENT_CONTAINER;
+use abi::report::WakeEvent;
 
 use crate::hibernate;
 use crate::hibernate::idle;
@@ -15,6 +15,6 @@ pub fn request(id: u64, request: i64, rests: bool) {
     }
     idle::note_activity();
     if container.resume(request) {
-        hibernate::wake_event(WAKE_EVENT_CONTAINER);
+        hibernate::wake_event(WakeEvent::Container);
     }
 }

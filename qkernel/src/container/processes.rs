@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use core::sync::atomic::Ordering;
 
-use abi::hostcall::PROCESSES_MAX_BYTES;
+use abi::report::{PROCESSES_MAX_BYTES, Report};
 use abi::word::to_usize;
 
 use crate::proc::status::{comm_of, name_of, state_of};
@@ -17,10 +17,10 @@ use machine::time;
 /// Longest line.
 const LINE_MAX: usize = 160;
 
-/// Tells the host the processes of a container; see `REPORT_PROCESSES` for the form.
-pub fn tell(id: u64) {
+/// Tells the host the processes of a container; see [`Report::Processes`] for the form.
+pub fn tell(id: ContainerId) {
     let mut text = String::new();
-    if let Some(container) = container::find(ContainerId(id)) {
+    if let Some(container) = container::find(id) {
         let room = to_usize(PROCESSES_MAX_BYTES);
         for process in container.processes() {
             let line = line(&Subject::process(process.clone(), process.pid));
@@ -30,7 +30,7 @@ pub fn tell(id: u64) {
             text.push_str(&line);
         }
     }
-    host::report_processes(id, &text);
+    host::report(&Report::Processes { container: id, lines: text.as_bytes() });
 }
 
 fn line(subject: &Subject) -> String {

@@ -2,6 +2,7 @@
 //! finds of it.
 
 use abi::boot::{MOUNT_SHARED, MOUNT_VOLUME, STREAM_TTY};
+use abi::mount::Kind;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -9,16 +10,16 @@ use alloc::vec::Vec;
 
 use crate::config::NR_OPEN;
 use crate::creds::Creds;
+use crate::filesystems;
 use crate::fs::access::Actor;
 use crate::fs::devfs;
 use crate::fs::file::{File, FileTable, OpenFlags};
-use crate::fs::inode::Inode;
 use crate::fs::inode::{NodeKind, S_IFDIR, S_IFREG};
 use crate::fs::mount::{self, Limits, Mount};
 use crate::fs::path::{FsContext, Path};
 use crate::fs::walk::{Resolve, Walker};
 use crate::fs::{hostfs, names, stream, tmpfs};
-use crate::spec::{MountSpec, Spec, StreamSpec};
+use crate::spec::{HostFiles, MountSpec, Spec, StreamSpec};
 use crate::task::container::Container;
 use crate::tty;
 use crate::tty::Tty;
@@ -30,15 +31,17 @@ pub type Made = (Arc<FsContext>, Arc<FileTable>, Option<Arc<Tty>>);
 /// Makes the root file system, the mounts and the standard streams from the boot records. The error is the end of a
 /// sentence.
 pub fn init(container: &Arc<Container>, spec: &mut Spec) -> core::result::Result<Made, String> {
-    let (first, others) = spec.mounts.split_first_mut().ok_or("there is no root file system")?;
+    let mut mounts = core::mem::take(&mut spec.mounts).into_iter();
+    let first = mounts.next().ok_or("there is no root file system")?;
     let root =
         mount_root(first, container).map_err(|error| format!("the root cannot be mounted: {error:?}"))?;
     // With which all its mounts go, should one fail.
     container.root.call_once(|| root.clone());
     let actor = kernel_actor(&root);
-    for mount in others {
+    for mount in mounts {
+        let path = mount.path.clone();
         attach(&actor, &root, mount, container)
-            .map_err(|error| format!("mount {}: {error:?}", mount.path.escape_ascii()))?;
+            .map_err(|error| format!("mount {}: {error:?}", path.escape_ascii()))?;
     }
     mount::list().iter().for_each(|mount| hostfs::begin_lower(&mount.root_inode));
     for path in &spec.read_only {
@@ -52,7 +55,7 @@ pub fn init(container: &Arc<Container>, spec: &mut Spec) -> core::result::Result
     let context = FsContext::new(root.clone(), root.clone(), spec.umask.unwrap_or(0o022));
     match enter_cwd(&actor, &root, spec) {
         Ok(cwd) => context.set_cwd(cwd),
-        Err(error) if spec.makes_cwd() => {
+        Err(error) if spec.flags.make_cwd => {
             return Err(format!("working directory {}: {error:?}", spec.cwd.escape_ascii()));
         }
         Err(error) => machine::warn!("working directory {}: {error:?}; / instead", spec.cwd.escape_ascii()),
@@ -101,48 +104,41 @@ fn kernel_actor(root: &Path) -> Actor {
     Actor { creds: Arc::new(Creds::new(0, 0, Vec::new())), fs: FsContext::new(root.clone(), root.clone(), 0) }
 }
 
-fn limits_of(spec: &MountSpec) -> Limits {
-    Limits::from_bits_truncate(spec.flags)
-}
-
-fn root_inode(spec: &mut MountSpec, container: &Arc<Container>) -> Result<Arc<dyn Inode>> {
-    match spec.handle.take() {
-        Some(handle) => {
-            let kind = hostfs::MountKind {
-                shared: spec.flags & MOUNT_SHARED != 0,
-                is_volume: spec.flags & MOUNT_VOLUME != 0,
-                is_read_only: limits_of(spec).contains(Limits::READ_ONLY),
-            };
-            Ok(hostfs::root(handle, kind, spec.lower.take())?)
+fn new_mount(spec: MountSpec, container: &Arc<Container>) -> Result<Arc<Mount>> {
+    let limits = Limits::from_bits_truncate(spec.flags);
+    let (shared, is_volume) = (spec.has(MOUNT_SHARED), spec.has(MOUNT_VOLUME));
+    let shown_as = spec.kind.name();
+    let inode = match spec.kind {
+        Kind::Host(_, HostFiles { root, lower }) => {
+            let is_read_only = limits.contains(Limits::READ_ONLY);
+            hostfs::root(root, hostfs::MountKind { shared, is_volume, is_read_only }, lower)?
         }
-        None => crate::filesystems::virtual_fs_with(spec, container).ok_or(Errno::ENODEV),
-    }
+        Kind::Own(kind, settings) => filesystems::with_settings(kind, &settings, container)?,
+    };
+    Ok(Mount::of(inode, shown_as.as_bytes(), &spec.source, limits))
 }
 
-fn mount_root(spec: &mut MountSpec, container: &Arc<Container>) -> Result<Path> {
-    let mount = Mount::of(root_inode(spec, container)?, &spec.kind, &spec.source, limits_of(spec));
+fn mount_root(spec: MountSpec, container: &Arc<Container>) -> Result<Path> {
+    let mount = new_mount(spec, container)?;
     mount.become_root();
     Ok(mount.path())
 }
 
-fn attach(actor: &Actor, root: &Path, spec: &mut MountSpec, container: &Arc<Container>) -> Result<()> {
-    let inode = root_inode(spec, container)?;
-    let place = make_place(actor, root, &spec.path, inode.kind() == S_IFDIR)?;
-    if (inode.kind() == S_IFDIR) != (place.inode.kind() == S_IFDIR) {
+fn attach(actor: &Actor, root: &Path, mut spec: MountSpec, container: &Arc<Container>) -> Result<()> {
+    let path = core::mem::take(&mut spec.path);
+    let mount = new_mount(spec, container)?;
+    let is_directory = mount.root_inode.kind() == S_IFDIR;
+    let place = make_place(actor, root, &path, is_directory)?;
+    if is_directory != (place.inode.kind() == S_IFDIR) {
         return Err(Errno::ENOTDIR);
     }
-    Mount::of(inode, shown_kind(spec), &spec.source, limits_of(spec)).attach(&place);
+    mount.attach(&place);
     Ok(())
-}
-
-/// The type that programs see: a bundle's `/dev` is a tmpfs with devices in it.
-fn shown_kind(spec: &MountSpec) -> &[u8] {
-    if spec.kind == b"devtmpfs" && spec.source == b"tmpfs" { b"tmpfs" } else { &spec.kind }
 }
 
 /// [`attach`] by the kernel itself, of a file system of its own.
 #[cfg(feature = "harness")]
-pub fn attach_own(root: &Path, spec: &mut MountSpec) -> Result<()> {
+pub fn attach_own(root: &Path, spec: MountSpec) -> Result<()> {
     attach(&kernel_actor(root), root, spec, &Container::kernel())
 }
 
@@ -236,7 +232,7 @@ fn enter_cwd(actor: &Actor, root: &Path, spec: &Spec) -> Result<Path> {
         return Ok(root.clone());
     }
     let mut cwd = find(actor, root, &spec.cwd);
-    if matches!(cwd, Err(Errno::ENOENT)) && spec.makes_cwd() {
+    if matches!(cwd, Err(Errno::ENOENT)) && spec.flags.make_cwd {
         let mut path = Vec::new();
         for name in components(&spec.cwd) {
             path.push(b'/');

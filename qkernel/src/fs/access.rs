@@ -4,9 +4,9 @@ use alloc::sync::Arc;
 use bitflags::bitflags;
 
 use crate::creds::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, Creds};
-use crate::fs::caller::CallerCtx;
-use crate::fs::inode::{Inode, Stat};
-use crate::fs::inode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
+use crate::fs::caller::{self, CallerCtx};
+use crate::fs::inode::{AttrChange, Inode, Stat};
+use crate::fs::inode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
 use crate::fs::mount::Limits;
 use crate::fs::path::{FsContext, Path};
 use machine::errno::{Errno, Result};
@@ -153,6 +153,15 @@ pub fn mode_after_write(creds: &Creds, mode: u32, gid: u32) -> u32 {
 pub fn without_set_id(creds: &Creds, mode: u32, gid: u32) -> u32 {
     let for_locks = mode & 0o010 == 0 && (creds.in_group(gid) || creds.has(CAP_FSETID));
     mode & !if for_locks { S_ISUID } else { SET_ID }
+}
+
+impl AttrChange {
+    /// The mode to set on a node with these attributes now, if any.
+    pub fn mode_for(&self, mode: u32, gid: u32) -> Option<u32> {
+        let concerns = mode & SET_ID != 0 && mode & S_IFMT != S_IFDIR;
+        let rule = self.set_id.filter(|_| concerns);
+        rule.map_or(self.mode, |rule| Some(rule(&caller::current().creds(), mode, gid) & 0o7777))
+    }
 }
 
 /// Owner and permission bits of a new node in `dir`: set-gid directories give their group on.

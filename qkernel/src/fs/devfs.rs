@@ -9,6 +9,7 @@ use alloc::vec;
 use core::any::Any;
 
 use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
+use crate::fs::generation::Generation;
 use crate::fs::inode::{Inode, NewNode, NodeKind, S_IFCHR, Stat};
 use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
@@ -28,11 +29,14 @@ pub const fn major(rdev: u64) -> u64 {
 }
 
 const MEMORY: u64 = 1;
+const MISC: u64 = 10;
 const TTY_MAJOR: u64 = 4;
 const TTY_AUX: u64 = 5;
 const PTY_FIRST: u64 = 136;
 const PTY_LAST: u64 = 143;
 
+/// The number of a sandbox among its clones.
+const GENERATION: u64 = device(MISC, 120);
 /// The null device.
 pub const NULL: u64 = device(MEMORY, 3);
 /// The controlling terminal, whichever it is.
@@ -49,6 +53,7 @@ static DEVICES: &[(&str, u32, u64)] = &[
     ("kmsg", 0o644, device(MEMORY, 11)),
     ("null", 0o666, NULL),
     ("random", 0o666, device(MEMORY, 8)),
+    ("sysgenid", 0o444, GENERATION),
     ("tty", 0o666, TTY),
     ("urandom", 0o666, device(MEMORY, 9)),
     ("zero", 0o666, device(MEMORY, 5)),
@@ -114,6 +119,7 @@ pub fn open_device(rdev: u64, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
             };
             Ok(Box::new(MemoryDevice { kind, rdev }))
         }
+        _ if rdev == GENERATION => Ok(Box::new(Generation::open(rdev))),
         _ => Err(Errno::ENXIO),
     }
 }

@@ -23,7 +23,7 @@ use crate::fs::sigio::{self, Notice};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject};
 use machine::sched::wait::PollEvents;
-use machine::sync::{Mutex, Rank, SpinLock};
+use machine::sync::{Mutex, Once, Rank, SpinLock};
 
 bitflags! {
     /// `O_*` of `open(2)`.
@@ -287,6 +287,33 @@ pub trait FileOps: Send + Sync + Any {
     fn as_any(&self) -> &dyn Any;
 }
 
+/// Things that are kept for open files by others than the files themselves.
+#[derive(Clone, Copy)]
+pub enum Kept {
+    Locks,
+    Leases,
+}
+
+/// The one who keeps such things.
+pub struct Keeper {
+    /// The description is gone.
+    pub file_gone: fn(&File),
+    /// A process has closed a descriptor of it. The number is that of the process's table.
+    pub descriptor_closed: fn(&File, u64),
+}
+
+/// By [`Kept`]. Where nothing was ever kept nobody is to be told.
+static KEEPERS: [Once<&'static Keeper>; 2] = [Once::new(), Once::new()];
+
+/// From now on something is kept for open files. The first call counts; it comes before anything is kept.
+pub fn keep(kept: Kept, keeper: &'static Keeper) {
+    KEEPERS[kept as usize].call_once(|| keeper);
+}
+
+fn keepers() -> impl Iterator<Item = &'static Keeper> {
+    KEEPERS.iter().filter_map(|keeper| keeper.get().copied())
+}
+
 static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
 
 /// An open file description.
@@ -310,8 +337,7 @@ pub struct File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        crate::fs::locks::release_file(self);
-        crate::fs::leases::release_file(self);
+        keepers().for_each(|keeper| (keeper.file_gone)(self));
         let notice = self.notice.lock().take();
         if let Some(notice) = notice {
             notice.close();

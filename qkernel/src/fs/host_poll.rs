@@ -3,17 +3,19 @@
 //! Streams: one armed registration each, events handed to a wait queue or handler. Sockets: the host tells of every
 //! change once ([`Readiness`]).
 
+pub mod readiness;
+
 use abi::word::low32;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub use crate::fs::readiness::Readiness;
 use crate::fs::sigio;
 use machine::events;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::{WaitQueue, Wake};
 use machine::sync::{Rank, SpinLock};
+pub use readiness::Readiness;
 
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
 static TARGETS: SpinLock<BTreeMap<u64, Target>> = SpinLock::new(Rank::Leaf, BTreeMap::new());

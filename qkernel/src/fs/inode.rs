@@ -6,10 +6,8 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use crate::creds::Creds;
-use crate::fs::access::SET_ID;
-use crate::fs::caller;
 use crate::fs::file::{File, FileOps, OpenFlags};
-use crate::fs::locks::HostView;
+use crate::fs::locks::held::HostView;
 use crate::fs::opens::Opens;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
@@ -75,15 +73,6 @@ pub enum SetTime {
 
 /// The rule for set-id bits: makes the new mode of credentials, mode and group.
 pub type SetIdRule = fn(&Creds, u32, u32) -> u32;
-
-impl AttrChange {
-    /// The mode to set on a node with these attributes now, if any.
-    pub fn mode_for(&self, mode: u32, gid: u32) -> Option<u32> {
-        let concerns = mode & SET_ID != 0 && mode & S_IFMT != S_IFDIR;
-        let rule = self.set_id.filter(|_| concerns);
-        rule.map_or(self.mode, |rule| Some(rule(&caller::current().creds(), mode, gid) & 0o7777))
-    }
-}
 
 /// Attribute changes; `None` leaves as is.
 #[derive(Clone, Copy, Debug, Default)]

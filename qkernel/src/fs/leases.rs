@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fs::caller;
 use crate::fs::caller::PidOf;
-use crate::fs::file::File;
+use crate::fs::file::{self, File, Keeper, Kept};
 use crate::fs::inode::Inode;
 use crate::fs::locks::Node;
 use crate::fs::sigio::{self, Notice, Reason};
@@ -168,6 +168,7 @@ fn key_of(file: &File) -> Result<usize> {
 /// Takes a lease, or changes the one that the description has. `EAGAIN`: the file is open in a way that the lease forbids, or
 /// another lease is.
 pub fn set(file: &Arc<File>, fd: i32, exclusive: bool) -> Result<()> {
+    file::keep(Kept::Leases, KEEPER);
     let inode = &file.path.as_ref().ok_or(Errno::EINVAL)?.inode;
     if inode.host_locks().is_some() {
         // Others than the sandbox may open it without asking.
@@ -260,8 +261,11 @@ pub fn get(file: &File) -> Option<bool> {
     .and_then(|(shown, _)| shown)
 }
 
+/// The leases of open files go with these.
+const KEEPER: &Keeper = &Keeper { file_gone: release_file, descriptor_closed: |_, _| {} };
+
 /// The description is gone, and its lease with it. One without a notice never had any.
-pub fn release_file(file: &File) {
+fn release_file(file: &File) {
     if COUNT.load(Ordering::SeqCst) != 0
         && file.notice().is_some()
         && let Ok(key) = key_of(file)

@@ -3,10 +3,12 @@
 //! The table here says which owner of the sandbox has which. Locks of files that others may open as well, those in volumes, are the
 //! host's besides ([`host`]): there the sandbox is one owner, which has the strongest of what its own have.
 
+pub mod held;
 mod host;
 mod records;
 
-pub use host::{HostLocks, HostView, holds_exclusive_host_lock, waits_for_host_lock};
+pub use held::{HostLocks, HostView, holds_exclusive_host_lock};
+pub use host::waits_for_host_lock;
 pub use records::{END, Lock, Owner};
 
 use alloc::collections::BTreeMap;
@@ -16,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fs::caller;
 use crate::fs::caller::PidOf;
-use crate::fs::file::File;
+use crate::fs::file::{self, File, Keeper, Kept};
 use crate::fs::inode::{Inode, S_IFREG};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
@@ -324,6 +326,7 @@ fn until_had(
 
 /// Takes a lock (`F_SETLK`; `F_SETLKW` if `waits`). `EAGAIN`, `EDEADLK`, or interrupted.
 pub fn lock(file: &File, wanted: &Lock, waits: bool) -> Result<()> {
+    file::keep(Kept::Locks, KEEPER);
     let key = inode_of(file);
     account::check(LOCK_BYTES).map_err(|_| Errno::ENOLCK)?;
     let node = Node::of(file);
@@ -366,6 +369,7 @@ pub fn unlock(file: &File, owner: Owner, start: u64, end: u64) -> Result<()> {
 
 /// `flock(2)`; `None` unlocks. `EAGAIN` when it would wait and `waits` is false.
 pub fn flock(file: &File, kind: Option<bool>, waits: bool) -> Result<()> {
+    file::keep(Kept::Locks, KEEPER);
     let key = inode_of(file);
     let owner = Owner::Description(file.id);
     let node = Node::of(file);
@@ -422,13 +426,16 @@ pub fn release_range(file: &File, owner: Owner, start: u64, end: u64) {
     release(file, &|held| held.owner == owner && held.overlaps(start, end), None);
 }
 
+/// The locks of open files go with these.
+const KEEPER: &Keeper = &Keeper { file_gone: release_file, descriptor_closed: release_posix };
+
 /// A process closed a descriptor of `file`: all its record locks on that file go, whatever descriptor they were made by.
-pub fn release_posix(file: &File, table: u64) {
+fn release_posix(file: &File, table: u64) {
     release(file, &|held| held.owner == Owner::Table(table), None);
 }
 
 /// The description is gone, and its locks with it.
-pub fn release_file(file: &File) {
+fn release_file(file: &File) {
     release(file, &|held| held.owner == Owner::Description(file.id), Some(file.id));
 }
 

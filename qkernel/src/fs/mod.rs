@@ -4,6 +4,7 @@ pub mod access;
 pub mod anon;
 pub mod attr;
 pub mod block;
+pub mod caches;
 pub mod caller;
 pub mod changes;
 pub mod dentry;
@@ -11,6 +12,7 @@ pub mod devfs;
 pub mod epoll;
 pub mod eventfd;
 pub mod file;
+pub mod generation;
 pub mod host_poll;
 pub mod hostfs;
 pub mod inode;
@@ -28,7 +30,6 @@ pub mod path;
 pub mod pid_of;
 pub mod pipe;
 pub mod poll;
-pub mod readiness;
 
 pub mod sigio;
 pub mod special;
@@ -41,15 +42,5 @@ pub mod walk;
 mod tests;
 
 pub use file::{At, Descriptor, DirEntry, File, FileOps, FileTable, OpenFlags, Whence};
-pub use hostfs::{close_kept, to_stat as hostfs_stat};
 pub use inode::{Inode, Stat};
 pub use path::{FsContext, Path};
-
-/// Gives back what the kernel keeps of files only to ask the host less: names, attributes, listings, handles, and
-/// copies of pages that nobody maps.
-pub fn shrink_caches() {
-    dentry::shrink();
-    hostfs::forget_listings();
-    close_kept();
-    machine::mm::copies::let_go();
-}

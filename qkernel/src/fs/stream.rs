@@ -9,7 +9,7 @@ use abi::boot::{STREAM_READABLE, STREAM_WRITABLE};
 use crate::fs::file::position::seek_in_file;
 use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::host_poll;
-use crate::fs::hostfs_stat;
+use crate::fs::hostfs;
 use crate::fs::inode::Stat;
 use crate::fs::inode::{S_IFIFO, S_IFREG, S_IFSOCK};
 use crate::fs::poll::PollTable;
@@ -153,7 +153,7 @@ impl FileOps for HostStream {
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {
-        host::stat_handle(&self.handle).map(|stat| hostfs_stat(&stat))
+        host::stat_handle(&self.handle).map(|stat| hostfs::to_stat(&stat))
     }
 
     fn truncate(&self, _file: &File, size: u64) -> Result<()> {

@@ -6,6 +6,8 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
+use abi::report::TimerKind;
+
 use crate::fs::anon;
 use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::Stat;
@@ -147,7 +149,7 @@ impl Alarm for Core {
             return None;
         }
         let setter = self.state.lock().setter.clone();
-        Some(Waiter { task: setter.and_then(|setter| setter.upgrade()), kind: "timerfd" })
+        Some(Waiter { task: setter.and_then(|setter| setter.upgrade()), kind: TimerKind::TimerFd })
     }
 }
 

@@ -5,9 +5,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::harness::host::feed_process;
+use crate::harness::rounds::{run_all, run_checked};
 use crate::harness::script::*;
 use crate::harness::steps::SCRATCH;
-use crate::harness::{TASKS_MAX, first_container, make_leader, make_root, run_all, run_checked};
+use crate::harness::world::{TASKS_MAX, first_container, make_leader, make_root};
 use crate::signals::SIGKILL;
 use crate::task::container;
 use crate::task::container::{Container, ContainerId, FIRST_PID};

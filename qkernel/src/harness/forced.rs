@@ -1,8 +1,9 @@
 //! Memory that is reached as a debugger reaches it, whatever its protection.
 
 use crate::harness::host::feed_process;
+use crate::harness::rounds::run_all;
 use crate::harness::script::{PAUSE, call};
-use crate::harness::{first_container, make_leader, make_root, run_all};
+use crate::harness::world::{first_container, make_leader, make_root};
 use crate::task::container::ContainerId;
 use machine::errno::Errno;
 use machine::mm::{AddressSpace, PAGE, Prot, UserAddr};

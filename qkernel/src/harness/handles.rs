@@ -5,9 +5,10 @@ use alloc::vec::Vec;
 
 use crate::harness::containers::make;
 use crate::harness::host::{feed_process, results};
+use crate::harness::rounds::run_all;
 use crate::harness::script::{EXIT_GROUP, PAUSE, call};
 use crate::harness::steps::Step;
-use crate::harness::{first_container, make_leader, make_root, run_all};
+use crate::harness::world::{first_container, make_leader, make_root};
 use crate::task::container::{Container, ContainerId};
 use crate::task::core::Task;
 use machine::errno::Errno;

@@ -1,6 +1,6 @@
 //! The host's side: "user code" is the next step of the sequence.
 
-use abi::hostcall::{REPORT_CONTAINER_PAUSED, REPORT_CONTAINER_RESUMED, REPORT_WAKE_EVENT};
+use abi::report::{Report, WakeEvent};
 use abi::run::{PF_USER, RunState, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL, TrapInfo};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -44,8 +44,17 @@ static FEED: SpinLock<Feed> =
 /// Innermost: a line may be written under any lock.
 static TRACE: SpinLock<Option<fn(&str)>> = SpinLock::new(Rank::Heap, None);
 
-/// Reports about containers: the kind, the container's id, the value.
-static REPORTS: SpinLock<Vec<[u64; 3]>> = SpinLock::new(Rank::Leaf, Vec::new());
+/// A report that scenarios look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A container rests, as this request asked for.
+    Paused(ContainerId, u64),
+    /// The sandbox wakes.
+    WakeEvent(WakeEvent),
+}
+
+/// Reports of pauses and wakes.
+static REPORTS: SpinLock<Vec<Told>> = SpinLock::new(Rank::Leaf, Vec::new());
 
 /// How hibernations came out.
 static OUTCOMES: SpinLock<Vec<u64>> = SpinLock::new(Rank::Leaf, Vec::new());
@@ -61,14 +70,17 @@ pub fn take_outcomes() -> Vec<u64> {
 }
 
 /// Keeps a report of a container's pause, or of a wake event.
-pub fn report(args: &[u64; 6]) {
-    if matches!(args[0], REPORT_CONTAINER_PAUSED | REPORT_CONTAINER_RESUMED | REPORT_WAKE_EVENT) {
-        REPORTS.lock().push([args[0], args[1], args[2]]);
-    }
+pub fn report(report: Report<'_>) {
+    let told = match report {
+        Report::ContainerPaused { container, request } => Told::Paused(container, request),
+        Report::WakeEvent { by } => Told::WakeEvent(by),
+        _ => return,
+    };
+    REPORTS.lock().push(told);
 }
 
 /// The reports since the last question.
-pub fn take_reports() -> Vec<[u64; 3]> {
+pub fn take_reports() -> Vec<Told> {
     core::mem::take(&mut *REPORTS.lock())
 }
 

@@ -11,9 +11,10 @@ use crate::container::{limits, usage};
 use crate::fs::path::Path;
 use crate::harness::containers::make;
 use crate::harness::host::{feed_process, results};
+use crate::harness::rounds::{run_all, run_checked};
 use crate::harness::script::{ACCESS, FORK, MKDIR, PAUSE, call, has, sleep, text, turn};
 use crate::harness::steps::{SCRATCH, Step};
-use crate::harness::{first_container, make_leader, make_root, run_all, run_checked};
+use crate::harness::world::{first_container, make_leader, make_root};
 use crate::signals::SIGKILL;
 use crate::task::container::{Container, ContainerId, FIRST_PID};
 use crate::task::core::Task;
@@ -133,9 +134,7 @@ pub fn only_its_own_are_killed(trace: Option<fn(&str)>) {
         assert!(owners::peak(pod.second.memory().owner()) > LIMIT - MIB, "the limit was not reached");
         assert!(!leader.process.is_exiting(), "the container's first process was killed");
         let shown = usage::of(&pod.second);
-        for line in ["oom_kills 2\n", "tasks 1\n", "limit_bytes 25165824\n"] {
-            assert!(shown.contains(line), "{shown}");
-        }
+        assert_eq!((shown.oom_kills, shown.tasks, shown.limit_bytes), (2, 1, LIMIT), "{shown:?}");
         pod.check_neighbour(frames_before);
     });
 }

@@ -3,19 +3,18 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicI64, Ordering};
 
-use abi::hostcall::{
-    HIBERNATE_ALREADY, HIBERNATE_DONE, REPORT_CONTAINER_PAUSED, REPORT_CONTAINER_RESUMED, REPORT_WAKE_EVENT,
-    WAKE_EVENT_CONTAINER,
-};
+use abi::hostcall::{HIBERNATE_ALREADY, HIBERNATE_DONE};
+use abi::report::WakeEvent;
 
 use crate::container::create::signal;
 use crate::container::pause::request;
 use crate::harness::containers::take_ended;
-use crate::harness::host::{feed_process, take_outcomes, take_reports};
+use crate::harness::host::{Told, feed_process, take_outcomes, take_reports};
 use crate::harness::pod::*;
+use crate::harness::rounds::run_all;
 use crate::harness::script::*;
 use crate::harness::steps::{SCRATCH, Step};
-use crate::harness::{make_leader, run_all};
+use crate::harness::world::make_leader;
 use crate::hibernate;
 use crate::signals::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Source};
 use crate::task::process::Process;
@@ -48,12 +47,8 @@ pub(super) fn next_request() -> i64 {
     SANDBOX_REQUEST.fetch_add(1, Ordering::Relaxed)
 }
 
-fn paused(number: u64) -> [u64; 3] {
-    [REPORT_CONTAINER_PAUSED, APP.0, number]
-}
-
-fn resumed(number: u64) -> [u64; 3] {
-    [REPORT_CONTAINER_RESUMED, APP.0, number]
+fn paused(number: u64) -> Told {
+    Told::Paused(APP, number)
 }
 
 /// The app is told to rest, or to go on.
@@ -84,13 +79,13 @@ fn nothing_runs_before_it_goes_on() {
     give(&other.process, mkdir());
     assert!(has(&other.root, b"made"), "another container rests");
     rest(2, false);
-    assert_eq!(take_reports(), [resumed(2)]);
+    assert_eq!(take_reports(), []);
     assert!(has(&app.root, b"made"), "it does not go on");
     // A call that no signal has ended is made again after the pause.
     give(&app.process, [call(PAUSE, &[])]);
     rest(3, true);
     rest(4, false);
-    assert_eq!(take_reports(), [paused(3), resumed(4)]);
+    assert_eq!(take_reports(), [paused(3)]);
     assert!(!app.process.is_exiting() && take_ended().is_empty());
 }
 
@@ -215,7 +210,7 @@ fn the_pause_of_the_sandbox_is_another() {
     assert!(has(&other.root, b"made") && !has(&app.root, b"made"), "a step in the pause");
     hibernate::pause(next_request(), false);
     rest(2, false);
-    assert_eq!(take_reports(), [resumed(2)]);
+    assert_eq!(take_reports(), []);
     assert!(!has(&app.root, b"made"), "the sandbox runs");
     hibernate::wake(next_request(), false);
     run_all();
@@ -250,7 +245,7 @@ fn the_last_request_counts() {
     take_reports();
     rest(5, false);
     rest(4, true);
-    assert_eq!(take_reports(), [resumed(5)]);
+    assert_eq!(take_reports(), []);
     assert!(!app.container.is_paused());
     rest(7, true);
     rest(6, false);
@@ -258,7 +253,7 @@ fn the_last_request_counts() {
     assert!(app.container.is_paused());
     request(99, 1, true);
     rest(8, false);
-    assert_eq!(take_reports(), [resumed(8)]);
+    assert_eq!(take_reports(), []);
 }
 
 /// Tasks that rest count as waiting: nothing keeps the sandbox from hibernating.
@@ -274,7 +269,7 @@ fn a_sandbox_with_a_paused_container_is_at_rest() {
 /// Hibernates the sandbox, which has one CPU.
 pub(super) fn fall_asleep() {
     take_outcomes();
-    hibernate::request(next_request(), true, false);
+    hibernate::request(next_request(), true, false, false);
     assert!(hibernate::attempt(|| false), "it is not at rest");
     assert_eq!(take_outcomes(), [HIBERNATE_DONE]);
 }
@@ -287,10 +282,10 @@ fn a_sandbox_hibernates_with_paused_containers() {
     fall_asleep();
     request(OTHER.0, 1, true);
     run_all();
-    assert_eq!(take_reports(), [[REPORT_CONTAINER_PAUSED, OTHER.0, 1]], "a pause is no wake event");
+    assert_eq!(take_reports(), [Told::Paused(OTHER, 1)], "a pause is no wake event");
     // It sleeps still: another request finds nothing to do.
     take_outcomes();
-    hibernate::request(next_request(), true, false);
+    hibernate::request(next_request(), true, false, false);
     hibernate::attempt(|| false);
     assert_eq!(take_outcomes(), [HIBERNATE_ALREADY]);
     hibernate::wake(next_request(), false);
@@ -303,8 +298,7 @@ fn a_sandbox_hibernates_with_paused_containers() {
     assert!(take_reports().is_empty());
     fall_asleep();
     rest(2, false);
-    let woken = [REPORT_WAKE_EVENT, WAKE_EVENT_CONTAINER, 0];
-    assert_eq!(take_reports(), [resumed(2), woken]);
+    assert_eq!(take_reports(), [Told::WakeEvent(WakeEvent::Container)]);
     assert!(has(&app.root, b"made") && !has(&other.root, b"made"), "what rests after the wake");
     request(OTHER.0, 2, false);
     run_all();

@@ -14,7 +14,7 @@ use crate::fs::inode::{Inode, NewNode};
 use crate::harness::containers::{make, make_joined, take_ended};
 use crate::harness::host::feed_process;
 use crate::harness::pod::*;
-use crate::harness::run_all;
+use crate::harness::rounds::run_all;
 use crate::harness::script::*;
 use crate::harness::steps::SCRATCH;
 use crate::signals::{SIGKILL, SIGSTOP, SIGTERM};

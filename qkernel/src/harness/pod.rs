@@ -5,8 +5,9 @@ use alloc::sync::Arc;
 use crate::fs::path::Path;
 use crate::harness::containers::{make, make_joined, take_ended};
 use crate::harness::host::feed_process;
+use crate::harness::rounds::run_all;
 use crate::harness::script::*;
-use crate::harness::{make_leader, make_root, run_all};
+use crate::harness::world::{make_leader, make_root};
 use crate::task::container::{Container, ContainerId};
 use crate::task::process::Process;
 

@@ -1,14 +1,14 @@
 //! Another VMM takes over while the sandbox sleeps: what is in memory goes on, and what the former one knew is asked anew.
 
-use abi::hostcall::{HIBERNATE_ALREADY, HIBERNATE_DONE, REPORT_CONTAINER_PAUSED, REPORT_CONTAINER_RESUMED};
+use abi::hostcall::{HIBERNATE_ALREADY, HIBERNATE_DONE};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::boot;
-use crate::harness::host::{feed_process, results, take_outcomes, take_reports};
+use crate::harness::host::{Told, feed_process, results, take_outcomes, take_reports};
 use crate::harness::pauses::{count_requests_anew, fall_asleep, next_request, rest};
 use crate::harness::pod::*;
-use crate::harness::run_all;
+use crate::harness::rounds::run_all;
 use crate::harness::script::*;
 use crate::harness::steps::SCRATCH;
 use crate::hibernate;
@@ -101,7 +101,7 @@ fn requests_count_from_one_again() {
     rest(500, true);
     fall_asleep();
     replace_asleep();
-    hibernate::request(next_request(), true, false);
+    hibernate::request(next_request(), true, false, false);
     hibernate::attempt(|| false);
     assert_eq!(take_outcomes(), [HIBERNATE_ALREADY], "it sleeps still");
     hibernate::wake(next_request(), false);
@@ -110,9 +110,8 @@ fn requests_count_from_one_again() {
     take_reports();
     rest(1, false);
     rest(2, true);
-    let told = [[REPORT_CONTAINER_RESUMED, APP.0, 1], [REPORT_CONTAINER_PAUSED, APP.0, 2]];
-    assert_eq!(take_reports(), told);
-    hibernate::request(next_request(), true, false);
+    assert_eq!(take_reports(), [Told::Paused(APP, 2)]);
+    hibernate::request(next_request(), true, false, false);
     assert!(hibernate::attempt(|| false));
     assert_eq!(take_outcomes(), [HIBERNATE_DONE]);
     hibernate::wake(next_request(), false);

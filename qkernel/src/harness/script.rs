@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::fs::path::Path;
 use crate::harness::host::{feed_process, results};
-use crate::harness::run_all;
+use crate::harness::rounds::run_all;
 use crate::harness::steps::{SCRATCH, Step};
 use crate::signals::{SIGUSR1, Source};
 use crate::task::process::Process;

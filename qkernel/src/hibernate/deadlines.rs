@@ -9,6 +9,8 @@
 //! - One that fell asleep by itself with work begun, which happens where the host is too busy to run it, goes on after the gap.
 //! - A timer is known by who waits and for how long, not by its address, which changes with each call.
 
+use abi::report::TimerKind;
+
 /// So many wakes in a row that wrote nothing are served on time.
 const FREE_WAKES: u32 = 3;
 /// Each further one makes the next wait this many times as long …
@@ -73,7 +75,7 @@ pub struct Waiter {
     pub pid: u32,
     /// The task's name.
     pub name: [u8; 16],
-    pub kind: &'static str,
+    pub kind: TimerKind,
 }
 
 impl Waiter {
@@ -201,6 +203,11 @@ impl Deadlines {
         (self.next, self.has_more_short) = (None, false);
     }
 
+    /// No deadline wakes it from this sleep.
+    pub fn forget(&mut self) {
+        self.next = None;
+    }
+
     /// A deadline stands.
     pub fn stands(&mut self, deadline: Deadline) {
         if !self.rules.counts(deadline.due_ns, deadline.set_ns) {
@@ -218,7 +225,7 @@ impl Deadlines {
     /// Tasks have something to do in their sleep. An order puts a sandbox to sleep whatever it does, and that is no reason to wake it.
     pub fn has_unfinished_work(&mut self) {
         let Some(due_ns) = self.slept_by_itself_ns.take().filter(|_| self.rules.is_on()) else { return };
-        let waiter = Waiter { container: 0, family: 0, pid: 0, name: [0; 16], kind: "unfinished" };
+        let waiter = Waiter { container: 0, family: 0, pid: 0, name: [0; 16], kind: TimerKind::Unfinished };
         self.stands(Deadline { waiter, due_ns, set_ns: due_ns.saturating_sub(self.rules.ahead_ns) });
     }
 

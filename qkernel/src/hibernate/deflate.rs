@@ -24,10 +24,15 @@ use machine::sched::stack;
 use machine::sync::MutexGuard;
 use machine::time;
 
-/// Hibernates the sandbox, which is frozen. After an error nothing has changed.
-pub(super) fn run(frozen: &Frozen) -> Result<HibernateReport, Obstacle> {
+/// Hibernates the sandbox, which is frozen. `stays`: content stays in memory, for an image that is taken next. After an error nothing has
+/// changed.
+pub(super) fn run(frozen: &Frozen, stays: bool) -> Result<HibernateReport, Obstacle> {
+    // Only with the scheduler frozen can nobody have begun another image.
+    if residency::is_staying() {
+        return Err(Obstacle::Busy);
+    }
     let mut report = HibernateReport::default();
-    fs::shrink_caches();
+    fs::caches::shrink();
     let spaces = AddressSpace::all();
     let stores = PageStore::all();
     {
@@ -43,12 +48,22 @@ pub(super) fn run(frozen: &Frozen) -> Result<HibernateReport, Obstacle> {
         for (space, locked) in spaces.iter().zip(&mut locked) {
             space.drop_mirror(locked);
         }
-        store(&collected, &members, &mut report)?;
+        store(&collected, &members, stays, &mut report)?;
         let stored = time::monotonic_ns();
         // Nothing fails from here on.
         mark(&spaces, &mut locked, &collected);
-        working_set::store(&members);
-        release(collected.frames);
+        if stays && members.is_empty() {
+            let here = |frame| collected.listed.has(frame);
+            let all = working_set::all(&spaces, &mut locked, here, working_set::GUESSED_MAX);
+            working_set::store_guess(&all);
+        } else {
+            working_set::store(&members);
+        }
+        if stays {
+            residency::stay(collected.listed.0.iter().copied());
+        } else {
+            release(collected.frames);
+        }
         report.file_chunks = files.values().map(|file| file.drop_chunks() as u64).sum();
         report.release_ns = time::monotonic_ns() - stored;
     }
@@ -179,8 +194,13 @@ fn collect(
     Ok(collected)
 }
 
-/// Has the VMM store the pages, the working set first.
-fn store(collected: &Collected, members: &[Touch], report: &mut HibernateReport) -> Result<(), Obstacle> {
+/// Has the VMM store the pages, the working set first, or take down that they stay.
+fn store(
+    collected: &Collected,
+    members: &[Touch],
+    stays: bool,
+    report: &mut HibernateReport,
+) -> Result<(), Obstacle> {
     let start = time::monotonic_ns();
     let mut in_set = Bits::new()?;
     let (mut working, mut rest) = (Vec::new(), Vec::new());
@@ -198,6 +218,7 @@ fn store(collected: &Collected, members: &[Touch], report: &mut HibernateReport)
         kept_words: collected.kept.0.len() as u64,
         working_classes: platform::phys_of(working_classes.as_ptr()),
         rest_classes: platform::phys_of(rest_classes.as_ptr()),
+        stays: u64::from(stays),
     };
     platform::call(hc::SWAP_OUT, [platform::phys_of(&raw const request), 0, 0, 0, 0, 0])
         .map_err(|_| Obstacle::Store)?;

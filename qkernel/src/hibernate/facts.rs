@@ -1,17 +1,15 @@
-//! Gathers what a sandbox at rest waits for ([`Facts`]), and says in words what keeps it awake.
+//! Gathers what a sandbox at rest waits for ([`Facts`]), and tells what keeps it awake.
 //!
 //! An idle CPU does so once the sandbox has been idle for long enough, and again every now and then while something keeps it awake.
 //! A program chooses how many tasks and connections there are: each step looks at a few of them, and gives up where a task has
 //! something to do, since the sandbox is not at rest then.
 
 use alloc::collections::BTreeMap;
-use alloc::format;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use abi::address::Address;
+use abi::report::{CALL_TIMER, Kept, KeptBy, Party, TimerKind};
 
 use super::awaited::{Exec, Facts, Keeps, Reading, Request};
 use crate::net::talks::{self, Phase, Talk, Visitor};
@@ -84,8 +82,6 @@ fn is_at_rest() -> Option<()> {
     (sched::is_at_rest() && !sched::has_news()).then_some(())
 }
 
-/// Stands for a system call where a task waits by a timer that it has set.
-const TIMER: u32 = u32::MAX;
 /// A wait of such a length is one for ever, as that of `sleep infinity`.
 const FOR_EVER_NS: u64 = 30 * 24 * 3600 * NSEC;
 
@@ -195,9 +191,9 @@ impl Walk {
         };
         let Gathered { facts, tasks, .. } = &mut self.gathered;
         let take = |Standing { due_ns, set_ns, is_period, waiter }: Standing| {
-            let counts = waiter.kind != timer::KIND_WAIT && !is_period;
+            let counts = waiter.kind != TimerKind::Wait && !is_period;
             if let Some(task) = waiter.task.filter(|_| counts).and_then(as_task) {
-                let (call, is_habit, is_rest) = (TIMER, false, false);
+                let (call, is_habit, is_rest) = (CALL_TIMER, false, false);
                 let wait = TimedWait { call, begun_ns: set_ns, due_ns, is_habit, is_rest };
                 facts.waits.push((tasks.len(), wait));
                 tasks.push(task);
@@ -278,30 +274,33 @@ impl Gathered {
         }
     }
 
-    /// Returns the text that says what keeps the sandbox awake, in the form of `REPORT_KEPT_AWAKE`.
-    pub fn tell(&self, keeps: Keeps) -> String {
+    /// Returns what keeps the sandbox awake as the host is told of it.
+    pub fn tell(&self, keeps: Keeps) -> Kept {
         let waiter = |task: Option<usize>| task.and_then(|at| self.tasks.get(at));
-        match keeps {
+        let (by, talk, task) = match keeps {
             Keeps::Request(at, task) => {
                 let talk = self.requests.get(at);
                 let by = waiter(task).cloned().or_else(|| talk.and_then(|talk| self.reader_of(talk)));
-                tell("request", talk, by.as_ref())
+                (KeptBy::Request, talk, by)
             }
             Keeps::Perhaps(at) => {
                 let talk = self.requests.get(at);
-                let by = talk.and_then(|talk| self.reader_of(talk));
-                tell("perhaps-request", talk, by.as_ref())
+                (KeptBy::PerhapsRequest, talk, talk.and_then(|talk| self.reader_of(talk)))
             }
             Keeps::Exec(at, task) => {
-                let by = waiter(task).or_else(|| self.execs.get(at));
-                tell("exec", None, by)
+                (KeptBy::Exec, None, waiter(task).or_else(|| self.execs.get(at)).cloned())
             }
             Keeps::Question(at) => {
                 let talk = self.questions.get(at);
-                let by = talk.and_then(|talk| self.reader_of(talk));
-                tell("outbound", talk, by.as_ref())
+                (KeptBy::Outbound, talk, talk.and_then(|talk| self.reader_of(talk)))
             }
+        };
+        let mut who = party(talk.map(|talk| (talk.port, talk.peer.as_slice())), task.as_deref());
+        if let Some(wait) = task.and_then(|task| task.waits.now()) {
+            who.call = wait.call;
+            who.wait_ms = wait.due_ns.saturating_sub(wait.begun_ns) / 1_000_000;
         }
+        Kept { who, ..Kept::by(by) }
     }
 
     /// A task that waits for more from a connection.
@@ -316,75 +315,24 @@ fn as_task(task: Runnable) -> Option<Arc<Task>> {
     task.downcast().ok()
 }
 
-/// A line for each thing that is known, its name and its value.
-fn tell(kind: &str, talk: Option<&Arc<Talk>>, by: Option<&Arc<Task>>) -> String {
-    let mut text = format!("kind {kind}\n");
-    if let Some(talk) = talk {
-        text += &tell_peer(talk.port, &talk.peer);
+/// Somebody outside, by a local port and the address that the host has, and a task.
+fn party(talk: Option<(u16, &[u8])>, task: Option<&Task>) -> Party {
+    let mut party = Party::UNKNOWN;
+    if let Some((port, peer)) = talk {
+        party.port = port;
+        party.peer = visits::internet(peer).unwrap_or(party.peer);
+        party.peer_port =
+            peer.get(2..).and_then(<[u8]>::first_chunk).map_or(0, |port| u16::from_be_bytes(*port));
     }
-    if let Some(task) = by {
-        text += &tell_task(task);
-        if let Some(wait) = task.waits.now() {
-            text += &format!("wait {}\n", name_of_call(wait.call));
-            let ms = wait.due_ns.saturating_sub(wait.begun_ns) / 1_000_000;
-            text += &format!("wait_ms {ms}\n");
-        }
+    if let Some(task) = task {
+        (party.pid, party.tid) = (task.process.pid, task.tid());
+        party.name = *task.comm.lock();
     }
-    text
+    party
 }
 
-fn tell_task(task: &Task) -> String {
-    let comm = *task.comm.lock();
-    let comm = comm.split(|byte| *byte == 0).next().unwrap_or_default();
-    format!("pid {}\ntid {}\nprocess {}\n", task.process.pid, task.tid(), comm.escape_ascii())
-}
-
-/// A local port, and a peer's address as the host has it.
-fn tell_peer(port: u16, peer: &[u8]) -> String {
-    let mut text = String::new();
-    if let Some(address) = visits::internet(peer) {
-        text += &format!("peer {}\n", shown(&address));
-    }
-    if let Some(of_peer) = peer.get(2..).and_then(<[u8]>::first_chunk) {
-        text += &format!("peer_port {}\n", u16::from_be_bytes(*of_peer));
-    }
-    if port != 0 {
-        text += &format!("port {port}\n");
-    }
-    text
-}
-
-/// Who the sandbox was woken for, in the form of `REPORT_WOKEN_FOR`.
-pub(super) fn tell_visitor(visitor: Visitor) -> String {
-    let by = as_task(visitor.task);
-    let mut text = tell_peer(visitor.port, &visitor.peer);
-    if let Some(task) = by {
-        text += &tell_task(&task);
-    }
-    text
-}
-
-/// An address as programs write it.
-fn shown(address: &Address) -> String {
-    let v6 = core::net::Ipv6Addr::from(*address);
-    v6.to_ipv4_mapped().map_or_else(|| format!("{v6}"), |v4| format!("{v4}"))
-}
-
-/// The system calls in which tasks wait for a time.
-fn name_of_call(call: u32) -> String {
-    let name = match call {
-        0 | 19 | 45 | 47 | 299 => "receive",
-        1 | 20 | 44 | 46 | 307 => "send",
-        7 | 271 => "poll",
-        23 | 270 => "select",
-        35 | 230 => "nanosleep",
-        128 => "sigtimedwait",
-        202 | 449 | 455 => "futex",
-        208 | 232 | 281 | 441 => "epoll",
-        220 => "semtimedop",
-        43 | 288 => "accept",
-        TIMER => "timer",
-        _ => return format!("call-{call}"),
-    };
-    name.into()
+/// The one for whom the sandbox was woken, as the host is told of it.
+pub(super) fn tell_visitor(visitor: Visitor) -> Party {
+    let task = as_task(visitor.task);
+    party(Some((visitor.port, &visitor.peer)), task.as_deref())
 }

@@ -5,7 +5,7 @@
 //! once nothing has come for a short while, the *grace*, no connection of such a visitor is open that was accepted since, and the
 //! sandbox does not compute. A connection keeps it awake for no longer than the timeout.
 
-use abi::hostcall::{REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_KEPT_AWAKE, REPORT_WOKEN_FOR};
+use abi::report::{Kept, KeptBy, Report};
 
 use super::awaited::Facts;
 use super::facts::{self, Outbound};
@@ -14,7 +14,6 @@ use crate::fs::locks;
 use crate::net::talks;
 use crate::net::visits;
 use abi::address::AddressPrefix;
-use alloc::string::String;
 use alloc::vec::Vec;
 use machine::host;
 use machine::sched;
@@ -65,7 +64,7 @@ pub(super) struct Watch {
     awake_at_most_ns: u64,
     outbound: Outbound,
     /// The last report of what keeps it awake.
-    told: String,
+    told: Option<Kept>,
     /// It was found idle, and nothing has come since.
     is_found_idle: bool,
     /// The request to hibernate that followed from that.
@@ -115,7 +114,7 @@ impl Watch {
             woken_ns: None,
             awake_at_most_ns: 0,
             outbound: Outbound::Awake,
-            told: String::new(),
+            told: None,
             is_found_idle: false,
             order: None,
         }
@@ -231,11 +230,11 @@ pub(super) fn serve() {
 /// An idle CPU is about to wait: says once after each [`serve`] that there is nothing left to do.
 pub fn rest() {
     if let Some(visitor) = talks::take_visitor() {
-        host::report_text(REPORT_WOKEN_FOR, &facts::tell_visitor(visitor));
+        host::report(&Report::WokenFor { who: facts::tell_visitor(visitor) });
     }
     let may_rest = HIBERNATION.idle.lock().serves && sched::is_at_rest();
     if may_rest && core::mem::take(&mut HIBERNATION.idle.lock().serves) {
-        host::report(REPORT_IDLE, 0);
+        host::report(&Report::Idle);
     }
 }
 
@@ -294,9 +293,7 @@ pub(super) fn sleep() {
     let mut watch = HIBERNATION.idle.lock();
     watch.slept_ns = now_ns;
     watch.interrupt();
-    let former = core::mem::take(&mut watch.told);
-    drop(watch);
-    drop(former);
+    watch.told = None;
 }
 
 /// The sandbox wakes, before anything runs.
@@ -325,12 +322,12 @@ pub fn look() {
     let verdict = HIBERNATION.idle.lock().look(time::monotonic_ns(), cpu_ns, visits);
     match verdict {
         // Who waits for processor time has something to do.
-        Verdict::Idle if sched::has_parked() => tell("kind computes\n".into()),
-        Verdict::Idle if is_bound_by_locks() => stay_awake("kind lock\n".into()),
+        Verdict::Idle if sched::has_parked() => tell(Some(Kept::by(KeptBy::Computes))),
+        Verdict::Idle if is_bound_by_locks() => stay_awake(KeptBy::Lock),
         Verdict::Idle => sleep_unless_awaited(),
-        Verdict::Busy => tell("kind computes\n".into()),
-        Verdict::Wait(_) if visits.is_at_work => tell("kind timer\n".into()),
-        Verdict::Wait(_) => tell(String::new()),
+        Verdict::Busy => tell(Some(Kept::by(KeptBy::Computes))),
+        Verdict::Wait(_) if visits.is_at_work => tell(Some(Kept::by(KeptBy::Timer))),
+        Verdict::Wait(_) => tell(None),
     }
 }
 
@@ -341,9 +338,9 @@ fn is_bound_by_locks() -> bool {
 }
 
 /// Something keeps the sandbox awake.
-fn stay_awake(why: String) {
+fn stay_awake(by: KeptBy) {
     HIBERNATION.idle.lock().kept(time::monotonic_ns());
-    tell(why);
+    tell(Some(Kept::by(by)));
 }
 
 /// Has the sandbox hibernated unless somebody outside waits for something that would not wake it.
@@ -363,33 +360,28 @@ fn sleep_unless_awaited() {
     if let Some(keeps) = gathered.facts.judge() {
         gathered.end_what_is_over();
         HIBERNATION.idle.lock().kept(now_ns);
-        return tell(gathered.tell(keeps));
+        return tell(Some(gathered.tell(keeps)));
     }
     // It may have been kept awake for as long as that goes, and is not any more.
     gathered.facts.trusted_until_ns = u64::MAX;
-    let given_up = gathered.facts.judge().map(|keeps| gathered.tell(keeps) + "given_up true\n");
+    let given_up = gathered.facts.judge().map(|keeps| Kept { given_up: true, ..gathered.tell(keeps) });
     gathered.facts.trusted_until_ns = trusted_until_ns;
     gathered.end_what_is_over();
     if gathered.is_short || !HIBERNATION.idle.lock().is_found_idle {
         return HIBERNATION.idle.lock().kept(now_ns);
     }
     if !timers::let_it_sleep() {
-        return stay_awake("kind timer\n".into());
+        return stay_awake(KeptBy::Timer);
     }
-    tell(given_up.unwrap_or_default());
-    host::report(REPORT_IDLE_TIMEOUT, 0);
+    tell(given_up);
+    host::report(&Report::IdleTimeout);
 }
 
-/// Tells the host what keeps the sandbox awake, if that is news; nothing: nothing does.
-fn tell(text: String) {
-    let mut watch = HIBERNATION.idle.lock();
-    if watch.told == text {
-        return;
+/// Tells the host what keeps the sandbox awake, if that is news; `None`: nothing does.
+fn tell(kept: Option<Kept>) {
+    if core::mem::replace(&mut HIBERNATION.idle.lock().told, kept) != kept {
+        host::report(&Report::KeptAwake { kept });
     }
-    let former = core::mem::replace(&mut watch.told, text.clone());
-    drop(watch);
-    drop(former);
-    host::report_text(REPORT_KEPT_AWAKE, &text);
 }
 
 #[cfg(test)]

@@ -18,15 +18,17 @@ pub mod timers;
 use abi::hostcall as hc;
 use abi::hostcall::{
     HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY,
-    HIBERNATE_STORE, HibernateReport, REPORT_PAUSED, REPORT_RESUMED, REPORT_WAKE_EVENT,
+    HIBERNATE_STORE, HibernateReport,
 };
+use abi::report::{Report, WakeEvent};
 
 use crate::net::talks;
 use crate::task::container;
 use deadlines::Deadlines;
 pub use facts::Outbound;
 use machine::host;
-use machine::mm::{stats, working_set};
+use machine::mm::{residency, stats, working_set};
+use machine::objects::{self, Untied};
 use machine::platform;
 use machine::sched;
 use machine::sched::{Frozen, pause};
@@ -54,9 +56,9 @@ pub fn pause(request: i64, is_held: bool) {
 }
 
 /// Wants the sandbox hibernated, unless a later request has been taken: at once, which pauses it, or when it is `idle`.
-/// The same request may come again, no longer `idle`. `is_held`: no wake event wakes it.
-pub fn request(request: i64, idle: bool, is_held: bool) {
-    let order = Order { request, since_ns: time::monotonic_ns(), is_hastened: !idle, is_held };
+/// The same request may come again, no longer `idle`. `is_held`: no wake event wakes it. `stays`: content stays in memory.
+pub fn request(request: i64, idle: bool, is_held: bool, stays: bool) {
+    let order = Order { request, since_ns: time::monotonic_ns(), is_hastened: !idle, is_held, stays };
     take(Input::Hibernate(order));
 }
 
@@ -74,22 +76,28 @@ pub fn wake(request: i64, serves: bool) {
 }
 
 /// Something came from outside that a task waits for, or that a socket's reader finds: wakes the sandbox if it sleeps, or
-/// as soon as it does. `by`: `WAKE_EVENT_SOCKET` ….
-pub fn wake_event(by: u64) {
+/// as soon as it does.
+pub fn wake_event(by: WakeEvent) {
     wake_event_of(by, 0);
 }
 
 /// Reports a wake event of the socket with this token, as [`wake_event`] does for one of no socket.
-pub fn wake_event_of(by: u64, token: u64) {
+pub fn wake_event_of(by: WakeEvent, token: u64) {
     if pause::is_paused() {
         talks::woken_by(token);
         take(Input::WakeEvent(by));
     }
 }
 
-/// Another VMM has taken over, while the sandbox slept.
-pub fn revive() {
-    HIBERNATION.machine.lock().count_anew();
+/// Another VMM has taken over, while the sandbox slept; with an image, or with all that the former one had.
+pub fn revive(is_image: bool) {
+    HIBERNATION.machine.lock().count_anew(is_image);
+}
+
+/// A sandbox that sleeps, and has just begun with a snapshot: it sleeps on until it is told to wake, whatever comes.
+pub fn hold() {
+    HIBERNATION.machine.lock().hold_asleep();
+    HIBERNATION.deadlines.lock().forget();
 }
 
 /// Latest time at which an idle CPU looks again.
@@ -101,10 +109,20 @@ pub fn look_again_ns() -> u64 {
 /// Hibernates the sandbox if that is wanted and everything is at rest; true: something has changed. For the idle loop.
 /// `is_awaited`: something has come in that the sandbox is not to sleep with.
 pub fn attempt(is_awaited: fn() -> bool) -> bool {
-    if !HIBERNATION.machine.lock().wants_freeze() {
+    let is_wanted = HIBERNATION.machine.lock().wants_freeze();
+    if !is_wanted {
         return false;
     }
-    let frozen = sched::freeze();
+    // Nor while an image is written of what has stayed in memory.
+    let frozen = if residency::is_staying() { None } else { sched::freeze() };
+    if cfg!(feature = "checks") && frozen.is_some() {
+        // Whatever the sandbox holds of the host's, another VMM could find, if nobody outside stands in the way.
+        match objects::check() {
+            Err((handle, Untied::NodeGone)) => panic!("nobody knows where handle {handle} comes from"),
+            Err((handle, why)) => machine::warn!("handle {handle} could not be opened anew: {why:?}"),
+            Ok(()) => {}
+        }
+    }
     let actions = HIBERNATION.freeze(frozen.as_ref());
     let stores = actions.iter().any(|action| matches!(action, Action::Store(_)));
     let frozen = frozen.filter(|_| stores);
@@ -183,14 +201,14 @@ impl Carrier {
         match action {
             Action::Pause(request) => {
                 pause::call_out();
-                host::report(REPORT_PAUSED, request);
+                host::report(&Report::Paused { request: request.cast_unsigned() });
                 Some(Input::CalledOut(request))
             }
             Action::Resume(request) => {
                 pause::let_go();
                 // Tasks of a container that was paused meanwhile.
                 container::all().iter().for_each(|container| container.end_sleeps());
-                host::report(REPORT_RESUMED, request);
+                host::report(&Report::Resumed { request: request.cast_unsigned() });
                 None
             }
             Action::TellIdle => {
@@ -203,7 +221,7 @@ impl Carrier {
                 Some(Input::Told(request))
             }
             Action::TellWakeEvent(by) => {
-                host::report(REPORT_WAKE_EVENT, by.cast_signed());
+                host::report(&Report::WakeEvent { by });
                 None
             }
             Action::BringBack => Some(bring_back()),
@@ -219,7 +237,8 @@ impl Carrier {
         idle::sleep();
         timers::sleep();
         // Only who has frozen the scheduler is told to store.
-        let result = self.frozen.take().ok_or(Obstacle::Busy).and_then(|frozen| deflate::run(&frozen));
+        let result =
+            self.frozen.take().ok_or(Obstacle::Busy).and_then(|frozen| deflate::run(&frozen, order.stays));
         match result {
             Ok(report) => {
                 time::hold();
@@ -242,7 +261,7 @@ impl Carrier {
         let sleeps = matches!(outcome, Outcome::Done | Outcome::Already);
         if sleeps && self.is_awaited.is_some_and(|is_awaited| is_awaited()) {
             // Who comes in came before the sleep did, and is not to sleep with it.
-            wake_event(hc::WAKE_EVENT_EXEC);
+            wake_event(WakeEvent::Exec);
         }
     }
 }
@@ -263,10 +282,14 @@ fn code(outcome: Outcome) -> u64 {
 fn bring_back() -> Input {
     time::release();
     let how = platform::call(hc::BEGIN_WAKE, [0; 6]).unwrap_or(hc::REAP_OFF);
-    working_set::begin_wake(how != hc::REAP_OFF);
+    if how == hc::REAP_IN_PLACE {
+        working_set::begin_in_place();
+    } else {
+        working_set::begin_wake(how != hc::REAP_OFF);
+    }
     // Tasks can only run meanwhile if there is another CPU.
     let streams = how == hc::REAP_STREAM && platform::cpus() > 1;
-    if how != hc::REAP_OFF && !streams {
+    if how == hc::REAP_FIRST || how == hc::REAP_STREAM && !streams {
         working_set::bring_back(false);
     }
     idle::wake();

@@ -1,35 +1,50 @@
 //! The moment at which the sandbox's memory is taken for another VMM: it is asleep, no task runs, and no CPU but this one is in the
 //! kernel. Under the other VMM the kernel begins at its entry and is revived ([`crate::boot`]).
 
-use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use alloc::string::String;
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall as hc;
+use abi::report::Report;
 
 use super::HIBERNATION;
 use super::state_machine::HibernationMachine;
-use machine::errno::Errno;
+use crate::fs::caches;
+use machine::errno::{Errno, Result};
 use machine::host;
-use machine::mm::window;
+use machine::mm::{residency, window};
+use machine::objects;
 use machine::platform;
+use machine::reopen;
 use machine::sched;
+use machine::sched::Frozen;
 use machine::time;
 
 /// The request that has not been answered; 0: none.
 static WANTED: AtomicI64 = AtomicI64::new(0);
+/// The next VMM will have none of this one's files.
+static IS_IMAGE: AtomicBool = AtomicBool::new(false);
 /// Until when it is tried (monotonic).
 static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 /// How long it is tried.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The memory is to be taken. A request that came before and has not been answered is refused.
-pub fn request(request: i64) {
+/// The memory is to be taken; `is_image`: for a VMM that will have none of this one's files. A request that came before and has not been
+/// answered is refused.
+pub fn request(request: i64, is_image: bool) {
+    IS_IMAGE.store(is_image, Ordering::SeqCst);
     UNTIL_NS.store(time::monotonic_ns().saturating_add(PATIENCE_NS), Ordering::SeqCst);
-    refuse(WANTED.swap(request, Ordering::SeqCst));
+    refuse(WANTED.swap(request, Ordering::SeqCst), "another request came");
 }
 
-fn refuse(request: i64) {
+/// An image that was written while the sandbox ran is written.
+pub fn image_is_over() {
+    let _ = residency::is_staying();
+}
+
+fn refuse(request: i64, why: &str) {
     if request != 0 {
-        host::report(hc::REPORT_NOT_TAKEN, request);
+        host::report(&Report::NotTaken { request: request.cast_unsigned(), why: why.as_bytes() });
     }
 }
 
@@ -45,7 +60,7 @@ pub fn attempt() {
         return;
     }
     if time::monotonic_ns() > UNTIL_NS.load(Ordering::SeqCst) {
-        refuse(WANTED.swap(0, Ordering::SeqCst));
+        refuse(WANTED.swap(0, Ordering::SeqCst), "it did not come to rest in time");
         return;
     }
     let is_between = |machine: &HibernationMachine| machine.is_at_work() || machine.is_wanted();
@@ -59,22 +74,42 @@ pub fn attempt() {
         // Another CPU was faster.
         return;
     }
-    let is_asleep = HIBERNATION.machine.lock().is_hibernated() && window::is_empty();
-    let result = match is_asleep {
-        true => {
-            sched::fetch_all(&frozen);
-            platform::call(hc::SNAPSHOT, [request.cast_unsigned(), 0, 0, 0, 0, 0])
-        }
-        false => Err(Errno::EBUSY),
-    };
+    let result = take(&frozen, request);
     drop(frozen);
     match result {
-        Err(Errno::EAGAIN) => {
+        // It was taken, and the sandbox goes on here as well.
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => not_taken(request, error),
+        Err(why) => refuse(request, &why),
+    }
+}
+
+/// Has the memory of a frozen sandbox taken; the outer error says why it may not be.
+fn take(frozen: &Frozen, request: i64) -> core::result::Result<Result<u64>, String> {
+    if !(HIBERNATION.machine.lock().is_hibernated() && window::is_empty()) {
+        return Err("it is not asleep any more".into());
+    }
+    if residency::is_staying() && !IS_IMAGE.load(Ordering::SeqCst) {
+        return Err("its memory has not gone to its home".into());
+    }
+    if IS_IMAGE.load(Ordering::SeqCst) {
+        caches::shrink();
+        let ties = objects::ties().map_err(|_| "there is no memory left to list its files")?;
+        reopen::check(&ties)?;
+        reopen::note(&ties)?;
+    }
+    sched::fetch_all(frozen);
+    Ok(platform::call(hc::SNAPSHOT, [request.cast_unsigned(), 0, 0, 0, 0, 0]))
+}
+
+fn not_taken(request: i64, error: Errno) {
+    match error {
+        Errno::EAGAIN => {
             // A later request counts.
             if WANTED.compare_exchange(0, request, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-                refuse(request);
+                refuse(request, "another request came");
             }
         }
-        _ => refuse(request),
+        _ => refuse(request, "the VMM could not take it"),
     }
 }

@@ -11,6 +11,8 @@
 //! [`State::Answering`] and [`State::Waking`] stand for a CPU that is at work and that alone ends them. So pages are
 //! never stored and brought back at the same time, and the host hears of a sleep before it hears of the wake.
 
+use abi::report::WakeEvent;
+
 /// How long tasks may take to come to rest, in nanoseconds: much longer than it takes, unless the host gives no processor time.
 pub const PATIENCE_NS: u64 = 10_000_000_000;
 
@@ -54,6 +56,8 @@ pub struct Order {
     pub is_hastened: bool,
     /// No wake event ends the sleep, only a request to go on.
     pub is_held: bool,
+    /// Content stays in memory, for an image that is taken next.
+    pub stays: bool,
 }
 
 /// Something that happened.
@@ -69,8 +73,8 @@ pub enum Input {
         request: i64,
         serves: bool,
     },
-    /// Something came from outside that a task waits for: `WAKE_EVENT_SOCKET` ….
-    WakeEvent(u64),
+    /// Something came from outside that a task waits for.
+    WakeEvent(WakeEvent),
     /// Something came since the sandbox was found idle, which was the reason for this request.
     Withdraw(i64),
     /// An idle CPU froze the scheduler. No task runs or waits for a CPU.
@@ -131,7 +135,7 @@ pub enum Action {
     /// Tell the host how a request came out. Then [`Input::Told`].
     Tell(i64, Outcome),
     /// Tell the host that a wake event wakes the sandbox.
-    TellWakeEvent(u64),
+    TellWakeEvent(WakeEvent),
     /// Bring the working set back. Then [`Input::BroughtBack`].
     BringBack,
     /// Bring the rest back while tasks run. Then [`Input::Streamed`].
@@ -176,13 +180,17 @@ pub struct HibernationMachine {
     /// The last request that led to [`Action::Pause`] or [`Action::Resume`], which tell the host of it.
     reported: i64,
     /// A wake event came since the last request, while the sandbox slept or was on its way there.
-    wake_event: Option<u64>,
+    wake_event: Option<WakeEvent>,
     /// The last request lets no wake event end what it asks for.
     is_held: bool,
     /// The last request to go on was for something that has come for the sandbox.
     serves: bool,
     /// A CPU brings pages back while tasks run.
     is_streaming: bool,
+    /// The memory is in its home for tasks alone: its content has stayed in memory, and has been stored nowhere.
+    is_in_place: bool,
+    /// It is to stay by the order that is carried out.
+    stays: bool,
 }
 
 impl Default for HibernationMachine {
@@ -203,6 +211,8 @@ impl HibernationMachine {
             is_held: false,
             serves: false,
             is_streaming: false,
+            is_in_place: false,
+            stays: false,
         }
     }
 
@@ -242,8 +252,17 @@ impl HibernationMachine {
     }
 
     /// The requests of another VMM count from one again; what the last one of the former asked for holds.
-    pub fn count_anew(&mut self) {
+    /// `is_image`: memory that had stayed is in its home now.
+    pub fn count_anew(&mut self, is_image: bool) {
         (self.last, self.reported) = (0, 0);
+        self.is_in_place &= !is_image;
+    }
+
+    /// From now on no wake event wakes it, which is asleep.
+    pub fn hold_asleep(&mut self) {
+        if self.state == State::Hibernated {
+            self.is_held = true;
+        }
     }
 
     /// Whether an idle CPU should try to freeze the scheduler, and say [`Input::Frozen`] or [`Input::NotFrozen`].
@@ -278,8 +297,9 @@ impl HibernationMachine {
                 self.take(request, Goal::Run, Manner { serves, ..Manner::default() }, todo);
             }
             (Goal::Hibernate(order), Input::Hibernate(again)) if again.request == order.request => {
-                let is_hastened = order.is_hastened || again.is_hastened;
-                self.goal = Goal::Hibernate(Order { is_hastened, ..order });
+                let (is_hastened, stays) =
+                    (order.is_hastened || again.is_hastened, order.stays || again.stays);
+                self.goal = Goal::Hibernate(Order { is_hastened, stays, ..order });
             }
             (_, Input::Hibernate(order)) => {
                 let manner = Manner { is_held: order.is_held, ..Manner::default() };
@@ -300,7 +320,7 @@ impl HibernationMachine {
     }
 
     /// Keeps a wake event. To a sandbox that is held, in a mere pause, and while the sandbox runs or is woken, it means nothing.
-    fn note_wake_event(&mut self, by: u64) {
+    fn note_wake_event(&mut self, by: WakeEvent) {
         if self.is_held {
             return;
         }
@@ -318,16 +338,28 @@ impl HibernationMachine {
             (State::Running | State::Paused, Goal::Hibernate(order), Input::Frozen)
                 if self.wants_freeze() =>
             {
-                self.state = State::Hibernating(order.request);
                 self.reported = order.request;
                 todo.push(Action::Pause(order.request));
-                todo.push(Action::Store(order));
+                self.store(order, todo);
             }
             (State::Running | State::Paused, Goal::Hibernate(order), Input::NotFrozen { now_ns })
                 if self.wants_freeze() && order.is_overdue(now_ns) =>
             {
                 self.fail(order.request, Outcome::Failed(Obstacle::Busy), todo);
             }
+            // Asleep, but the memory is still to go to its home.
+            (State::Hibernated, Goal::Hibernate(order), Input::Frozen)
+                if self.is_in_place && !order.stays =>
+            {
+                self.store(order, todo);
+            }
+            (State::Hibernated, Goal::Hibernate(order), Input::NotFrozen { now_ns })
+                if self.is_in_place && !order.stays && order.is_overdue(now_ns) =>
+            {
+                self.fail(order.request, Outcome::Failed(Obstacle::Busy), todo);
+            }
+            (State::Hibernated, Goal::Hibernate(order), Input::NotFrozen { .. })
+                if self.is_in_place && !order.stays => {}
             // Asleep before.
             (State::Hibernated, Goal::Hibernate(order), Input::Frozen | Input::NotFrozen { .. }) => {
                 self.answer(order.request, Outcome::Already, todo);
@@ -340,13 +372,14 @@ impl HibernationMachine {
     fn finish_descent(&mut self, input: Input, todo: &mut Actions) {
         match (self.state, self.goal, input) {
             (State::Hibernating(request), _, Input::Stored) => {
+                self.is_in_place = self.stays;
                 self.answer(request, Outcome::Done, todo);
             }
             (
                 State::Hibernating(request),
                 Goal::Hibernate(order),
                 Input::NotStored { why: Obstacle::Busy, now_ns },
-            ) if order.request == request && !order.is_overdue(now_ns) => self.state = State::Paused,
+            ) if order.request == request && !order.is_overdue(now_ns) => self.state = self.unstored(),
             (State::Hibernating(request), goal, Input::NotStored { why, .. }) => {
                 let is_overtaken = why == Obstacle::Busy && !goal.is_for(request);
                 let outcome = if is_overtaken { Outcome::Cancelled } else { Outcome::Failed(why) };
@@ -399,7 +432,24 @@ impl HibernationMachine {
         }
         self.done(request, Goal::Run);
         todo.push(Action::Tell(request, outcome));
-        self.rise(request, todo);
+        if self.is_in_place {
+            self.state = State::Hibernated;
+            self.approach(todo);
+        } else {
+            self.rise(request, todo);
+        }
+    }
+
+    /// The scheduler is frozen: a CPU stores the memory.
+    fn store(&mut self, order: Order, todo: &mut Actions) {
+        self.state = State::Hibernating(order.request);
+        self.stays = order.stays;
+        todo.push(Action::Store(order));
+    }
+
+    /// The state of a sandbox whose memory was not stored.
+    fn unstored(&self) -> State {
+        if self.is_in_place { State::Hibernated } else { State::Paused }
     }
 
     /// A request to hibernate has been carried out, or has failed. A later one remains.
@@ -468,6 +518,7 @@ impl HibernationMachine {
 
     fn wake(&mut self, todo: &mut Actions) {
         self.state = State::Waking(self.last);
+        self.is_in_place = false;
         todo.push(Action::BringBack);
     }
 }

@@ -3,13 +3,12 @@
 //! They are looked at once, when the sandbox falls asleep: while it sleeps no program runs that could set another. An idle CPU
 //! then waits until the first one is due, in the call in which it waits for the host anyway.
 
-use alloc::format;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
-use abi::hostcall::WAKE_EVENT_TIMER;
+use abi::report::{DueTimer, Report, TimerKind, WakeEvent};
 use machine::host;
 use machine::outside;
 use machine::sched::set_times;
@@ -81,14 +80,12 @@ pub fn look() {
     let now_ns = time::monotonic_ns();
     let wake = HIBERNATION.deadlines.lock().take_due(now_ns, outside::count());
     let Some(wake) = wake else { return };
-    let Waiter { container, pid, name, kind, .. } = wake.deadline.waiter;
+    let Waiter { pid, name, kind, .. } = wake.deadline.waiter;
     let late_us = now_ns.saturating_sub(wake.deadline.due_ns) / 1000;
     let ahead_us = wake.deadline.ahead_ns() / 1000;
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-    let mut text = format!("{pid} {kind} {ahead_us} {late_us} ").into_bytes();
-    text.extend_from_slice(&name[..end]);
-    host::report_timer(container, &text);
-    super::wake_event(WAKE_EVENT_TIMER);
+    let timer = DueTimer { ahead_us, late_us, pid, kind: kind as u32, name };
+    host::report(&Report::Timer { timer });
+    super::wake_event(WakeEvent::Timer);
 }
 
 /// Whether the sandbox is awake for a deadline, for which alone it need not stay awake.
@@ -139,7 +136,7 @@ fn deadline_of(standing: &Standing) -> Option<Deadline> {
     Some(Deadline { waiter, due_ns: *due_ns, set_ns: *set_ns })
 }
 
-fn waiter_of(task: &Task, kind: &'static str) -> Option<Waiter> {
+fn waiter_of(task: &Task, kind: TimerKind) -> Option<Waiter> {
     let process = &task.process;
     if process.container.is_paused() || process.stopped.load(Ordering::SeqCst) {
         return None;

@@ -22,10 +22,10 @@ const TABLE_MAX_BYTES: u64 = 4 << 20;
 /// Lines that are longer are no sockets.
 const LINE_MAX_BYTES: usize = 512;
 
-static TABLES: HostFact<BTreeMap<Vec<u8>, Handle>> = HostFact::unknown();
+static TABLES: HostFact<BTreeMap<&'static str, Handle>> = HostFact::unknown();
 
 /// Takes the tables, by their names in `/proc/net`.
-pub fn take(tables: impl IntoIterator<Item = (Vec<u8>, Handle)>) {
+pub fn take(tables: impl IntoIterator<Item = (&'static str, Handle)>) {
     TABLES.set(tables.into_iter().collect());
 }
 
@@ -63,7 +63,7 @@ impl<'a> Line<'a> {
 /// Shows `each` the lines of a table, whose addresses have so many digits; none where the network is the sandbox's own.
 pub fn lines(name: &str, address_digits: usize, mut each: impl FnMut(&Line<'_>)) -> Result<()> {
     let Some(tables) = TABLES.get() else { return Ok(()) };
-    let Some(table) = tables.get(name.as_bytes()) else { return Ok(()) };
+    let Some(table) = tables.get(name) else { return Ok(()) };
     let mut piece = account::filled(0u8, PIECE_BYTES)?;
     let mut rest = account::vec(2 * LINE_MAX_BYTES)?;
     let mut at = 0;

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::fs::file::File;
-use crate::net::MsgFlags;
 use crate::net::ancillary::SenderCreds;
+use crate::net::families::MsgFlags;
 use crate::net::filter::Filter;
 use crate::net::inbox::queue::{Queue, Record};
 use crate::net::inbox::urgent::Mark;

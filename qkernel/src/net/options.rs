@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsiz
 
 use crate::creds::{CAP_NET_ADMIN, CAP_NET_RAW, Creds};
 use crate::fs::caller;
-use crate::net::Socket;
 use crate::net::ancillary::{PeerCreds, Ucred};
+use crate::net::families::SOL_SOCKET;
 use crate::net::filter::Filter;
+use crate::net::socket::Socket;
 use machine::errno::{Errno, Result};
 use machine::mm::UserMemory;
 use machine::time;
@@ -296,7 +297,7 @@ impl Options {
     /// `getsockopt(2)` of level `SOL_SOCKET`, for a caller with `room` bytes.
     pub fn get(&self, socket: &dyn Socket, name: u32, room: usize) -> Result<Vec<u8>> {
         if socket.has_host_options() && !is_kept(name) {
-            return socket.option(crate::net::SOL_SOCKET, name, room);
+            return socket.option(SOL_SOCKET, name, room);
         }
         let number = match name {
             SO_TYPE => socket.kind(),
@@ -337,7 +338,7 @@ impl Options {
             SO_RCVTIMEO | SO_RCVTIMEO_NEW => return Ok(self.timeout(0)),
             SO_SNDTIMEO | SO_SNDTIMEO_NEW => return Ok(self.timeout(1)),
             _ if is_switch(name) => u32::from(self.is_on(name)),
-            _ => return socket.option(crate::net::SOL_SOCKET, name, room),
+            _ => return socket.option(SOL_SOCKET, name, room),
         };
         Ok(number.to_ne_bytes().to_vec())
     }
@@ -404,7 +405,7 @@ impl Options {
                 }
                 // The network tells of no credentials.
                 _ if is_kept(name) => Ok(()),
-                _ => socket.set_option(crate::net::SOL_SOCKET, name, value),
+                _ => socket.set_option(SOL_SOCKET, name, value),
             };
         }
         self.set_kept(socket, name, value)
@@ -458,7 +459,7 @@ impl Options {
                 }
                 self.switch(name, number != 0);
             }
-            _ => return socket.set_option(crate::net::SOL_SOCKET, name, value),
+            _ => return socket.set_option(SOL_SOCKET, name, value),
         }
         Ok(())
     }
@@ -523,7 +524,7 @@ impl Options {
         if socket.has_host_options() {
             let resets = linger[..4] != [0; 4] && linger[4..] == [0; 4];
             let host = [i32::from(resets), 0];
-            socket.set_option(crate::net::SOL_SOCKET, SO_LINGER, host.as_bytes())?;
+            socket.set_option(SOL_SOCKET, SO_LINGER, host.as_bytes())?;
         }
         self.linger.store(u64::from_ne_bytes(linger), Ordering::Relaxed);
         Ok(())

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use crate::net::Socket;
+use crate::net::socket::Socket;
 use machine::sync::{Rank, SpinLock};
 
 struct Entry {

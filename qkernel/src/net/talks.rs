@@ -16,7 +16,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use crate::fs::readiness::Readiness;
+use crate::fs::host_poll::readiness::Readiness;
 use machine::sched::{self, Runnable};
 use machine::sync::{Rank, SpinLock};
 use machine::time;

@@ -13,22 +13,21 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fs::caller::CallerCtx;
-use crate::fs::file::File;
 use crate::fs::path::Path;
 use crate::fs::poll::PollTable;
 use crate::net::ancillary::PeerCreds;
+use crate::net::families::{
+    AF_UNIX, MsgFlags, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, SOL_SOCKET,
+};
 use crate::net::filter::Filter;
 use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use crate::net::inet::InetSocket;
 use crate::net::options::Options;
-use crate::net::passing::{self, Carrier};
+use crate::net::passing::Carrier;
 use crate::net::settings;
+use crate::net::socket::{Destination, Outgoing, Socket};
 use crate::net::unix_names;
 use crate::net::unix_names::Name;
-use crate::net::{
-    AF_UNIX, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, SOL_SOCKET,
-    Socket, SocketFile,
-};
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
 use machine::mm::{IoBuf, UserAddr};
@@ -107,19 +106,9 @@ pub struct UnixSocket {
     taken: AtomicBool,
 }
 
-/// The Unix socket behind a file, for who looks for those that only messages hold.
-fn carrier_of(file: &File) -> Option<&dyn Carrier> {
-    let socket = &file.as_ops::<SocketFile>()?.socket;
-    if socket.family() != AF_UNIX {
-        return None;
-    }
-    socket.as_any().downcast_ref::<UnixSocket>().map(|socket| socket as _)
-}
-
 impl UnixSocket {
     /// An unconnected socket.
     pub fn new(kind: u32, protocol: u32) -> Result<Arc<Self>> {
-        passing::register(carrier_of);
         let kind = match kind {
             SOCK_STREAM | SOCK_DGRAM | SOCK_SEQPACKET => kind,
             SOCK_RAW => SOCK_DGRAM,
@@ -225,6 +214,10 @@ fn shown(name: &NameCell) -> Vec<u8> {
 impl Socket for UnixSocket {
     fn family(&self) -> u16 {
         AF_UNIX
+    }
+
+    fn carrier(&self) -> Option<&dyn Carrier> {
+        Some(self)
     }
 
     fn kind(&self) -> u32 {

@@ -7,10 +7,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::fs::caller::CallerCtx;
+use crate::fs::host_poll::readiness::Readiness;
 use crate::fs::hostfs::HostInode;
 use crate::fs::inode::Inode;
-use crate::fs::readiness::Readiness;
-use crate::net::AF_UNIX;
+use crate::net::families::AF_UNIX;
 use crate::net::inet::InetSocket;
 use machine::errno::{Errno, Result};
 use machine::sched::{self, wait::WaitQueue};

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fs::caller::CallerCtx;
 use crate::fs::path::Path;
-use crate::net::AF_UNIX;
-use crate::net::Destination;
-use crate::net::Socket;
+use crate::net::families::AF_UNIX;
+use crate::net::socket::Destination;
+use crate::net::socket::Socket;
 use crate::net::unix::UnixSocket;
 use crate::net::unix_host::HostTarget;
 use machine::errno::{Errno, Result};

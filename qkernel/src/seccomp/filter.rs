@@ -10,7 +10,7 @@ use machine::mm::account;
 use super::program::{Data, Program};
 
 /// Numbers of calls whose verdict is found out beforehand. No call has a larger one.
-const NUMBERS: usize = 512;
+pub const NUMBERS: usize = 512;
 /// Most instructions of a chain, with [`FILTER_COST`] for each of its filters.
 const PATH_MAX: usize = 32768;
 const FILTER_COST: usize = 4;

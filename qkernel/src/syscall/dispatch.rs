@@ -9,68 +9,25 @@ use machine::mm::account;
 use crate::fs::sigio;
 use crate::net::passing;
 use crate::syscall::context::KEEP_REGISTERS;
+use crate::syscall::properties::Properties;
 use crate::syscall::seccomp::entry::filter;
-use crate::syscall::table;
+use crate::syscall::table::{self, PROPERTIES};
 use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::{oom, signal};
 
-/// Calls that go on when the kernel's memory is down to its reserve: those that give memory back, end things, or wait.
-const GIVING_BACK: &[u64] = &[
-    0,   // read
-    1,   // write
-    3,   // close
-    7,   // poll
-    11,  // munmap
-    13,  // rt_sigaction
-    14,  // rt_sigprocmask
-    15,  // rt_sigreturn
-    24,  // sched_yield
-    28,  // madvise
-    31,  // shmctl
-    34,  // pause
-    35,  // nanosleep
-    39,  // getpid
-    60,  // exit
-    61,  // wait4
-    62,  // kill
-    65,  // semop
-    66,  // semctl
-    67,  // shmdt
-    70,  // msgrcv
-    71,  // msgctl
-    77,  // ftruncate
-    84,  // rmdir
-    87,  // unlink
-    186, // gettid
-    200, // tkill
-    202, // futex
-    220, // semtimedop
-    230, // clock_nanosleep
-    231, // exit_group
-    232, // epoll_wait
-    234, // tgkill
-    241, // mq_unlink
-    243, // mq_timedreceive
-    247, // waitid
-    263, // unlinkat
-    436, // close_range
-    449, // futex_waitv
-    454, // futex_wake
-    455, // futex_wait
-];
-
-const EXECVE: u64 = 59;
-const EXECVEAT: u64 = 322;
+/// The number of the call that goes on with an interrupted sleep.
+const RESUMING: u64 = PROPERTIES.only(Properties::RESUMES);
 
 /// Performs the system call the current task's registers ask for.
 pub fn dispatch(task: &Arc<Task>) {
     let cx = Ctx::new(task);
     let (number, args) = enter_call(&mut task.context().run.regs);
+    let properties = PROPERTIES.of(number);
     account::relieve();
-    let result = if let Some(result) = filter(task, number, &args) {
+    let result = if let Some(result) = filter(task, number, properties, &args) {
         result
-    } else if account::is_overdrawn() && !GIVING_BACK.contains(&number) {
+    } else if account::is_overdrawn() && !properties.contains(Properties::GIVES_BACK) {
         oom::relieve(task);
         Err(Errno::ENOMEM)
     } else {
@@ -79,7 +36,7 @@ pub fn dispatch(task: &Arc<Task>) {
     drop(cx);
     sigio::delivery::deliver();
     passing::collect_if_due();
-    if matches!(number, EXECVE | EXECVEAT) {
+    if properties.contains(Properties::RUNS_PROGRAM) {
         // The memory of the former program has gone with the call's hold on it.
         task.process.container.ipc().drop_unattached();
     }
@@ -88,9 +45,11 @@ pub fn dispatch(task: &Arc<Task>) {
     }
     match result {
         Ok(value) => set_result(task, value),
-        Err(Errno::RESTART | Errno::RESTART_ALWAYS | Errno::RESTART_NOHAND | Errno::RESTART_BLOCK) => {
-            let error = result.err().unwrap_or(Errno::EINTR);
-            signal::call_interrupted(task, error, number);
+        Err(
+            error @ (Errno::RESTART | Errno::RESTART_ALWAYS | Errno::RESTART_NOHAND | Errno::RESTART_BLOCK),
+        ) => {
+            let again = if error == Errno::RESTART_BLOCK { RESUMING } else { number };
+            signal::call_interrupted(task, error, again);
         }
         Err(Errno(KEEP_REGISTERS)) => {}
         Err(error) => set_result(task, (-i64::from(error.0)).cast_unsigned()),

@@ -50,7 +50,7 @@ fn exchange(cx: &Ctx<'_>, process: &Arc<Process>, resource: usize, new: Option<R
         old
     };
     if new.is_some() && resource == RLIMIT_CPU {
-        crate::task::timers::update_watch(process);
+        process.update_watch();
     }
     Ok(RLimit { soft: old.soft, hard: old.hard })
 }

@@ -44,6 +44,7 @@ mod pidfd;
 pub mod poll;
 mod prctl;
 mod process;
+mod properties;
 mod readlink;
 mod reboot;
 mod refused;
@@ -78,5 +79,3 @@ mod unshare;
 mod usage;
 mod wait;
 mod xattr;
-
-pub use dispatch::dispatch;

@@ -1,10 +1,15 @@
-//! The system-call table. Each line: number, handler in its family's file, arguments with their types.
+//! The system-call table. Each line: number, handler in its family's file, arguments with their types. Behind them may stand the call's
+//! [`Properties`], and for a call on what belongs to the host alone the error for callers without the capability ([`Refusal`]).
 
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::creds::{
+    CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_BOOT, CAP_SYS_MODULE, CAP_SYS_PACCT, CAP_SYS_RAWIO,
+    CAP_SYS_TTY_CONFIG,
+};
 use crate::syscall::attr::utime;
 use crate::syscall::context::{FromArg, SyscallResult};
 use crate::syscall::creds::{capabilities, groups, setuid};
@@ -12,6 +17,8 @@ use crate::syscall::memory::{madvise, mlock, mmap, numa, pkeys, process_vm};
 use crate::syscall::message::{receive, recvmsg, send};
 use crate::syscall::names::{link, rename};
 use crate::syscall::poll::select;
+use crate::syscall::properties::{Properties, PropertyTable};
+use crate::syscall::refused::Refusal;
 use crate::syscall::rw::vectored;
 use crate::syscall::sched::{affinity, ioprio, priority, sched_attr, scheduler};
 use crate::syscall::signal::{kill, sigqueue, suspend};
@@ -31,6 +38,7 @@ use crate::syscall::{
 };
 use crate::task::context::Ctx;
 use crate::task::core::Task;
+use machine::errno::Errno;
 use machine::mm::UserAddr;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -46,7 +54,10 @@ pub fn strace() -> bool {
 }
 
 macro_rules! syscalls {
-    ($($number:literal => $family:ident :: $name:ident ( $($arg:ident : $type:ty),* );)*) => {
+    ($(
+        $number:literal => $family:ident :: $name:ident ( $($arg:ident : $type:ty),* )
+            $([ $($property:ident),+ ])? $(without $($capability:ident)or+ : $error:ident)?;
+    )*) => {
         /// Performs a call.
         pub(super) fn call(cx: &Ctx<'_>, number: u64, args: [u64; 6]) -> SyscallResult {
             match number {
@@ -54,11 +65,18 @@ macro_rules! syscalls {
                     #[allow(unused_mut, unused_variables)]
                     let mut rest = args.into_iter();
                     $(let $arg = <$type as FromArg>::from_arg(rest.next().unwrap_or(0));)*
-                    $family::$name(cx $(, $arg)*)
+                    $family::$name(
+                        cx $(, $arg)*
+                        $(, &Refusal { number: $number, capabilities: &[$($capability),+], error: Errno::$error })?
+                    )
                 })*
                 _ => unknown(number),
             }
         }
+
+        /// The properties of every call.
+        pub(super) const PROPERTIES: &PropertyTable =
+            &PropertyTable::new()$($(.with($number, Properties::empty()$(.union(Properties::$property))+))?)*;
 
         /// Number, name and family of every implemented call.
         pub const IMPLEMENTED: &[(u64, &str, &str)] = &[$(($number, stringify!($name), stringify!($family))),*];
@@ -99,12 +117,12 @@ syscalls! {
     // memory
     9 => mmap::mmap(addr: UserAddr, len: u64, prot: u32, flags: u64, fd: i32, offset: u64);
     10 => memory::mprotect(addr: UserAddr, len: u64, prot: u64);
-    11 => memory::munmap(addr: UserAddr, len: u64);
+    11 => memory::munmap(addr: UserAddr, len: u64) [GIVES_BACK];
     12 => memory::brk(addr: UserAddr);
     25 => memory::mremap(old: UserAddr, old_len: u64, new_len: u64, flags: u64, new: UserAddr);
     26 => madvise::msync(addr: UserAddr, len: u64, flags: u32);
     27 => madvise::mincore(addr: UserAddr, len: u64, vec: UserAddr);
-    28 => madvise::madvise(addr: UserAddr, len: u64, advice: u32);
+    28 => madvise::madvise(addr: UserAddr, len: u64, advice: u32) [GIVES_BACK];
     216 => mmap::remap_file_pages(addr: UserAddr, len: u64, prot: u64, page: u64, flags: u64);
     237 => numa::mbind(addr: UserAddr, len: u64, mode: u32, nodes: UserAddr, max_node: u64, flags: u32);
     238 => numa::set_mempolicy(mode: u32, nodes: UserAddr, max_node: u64);
@@ -127,29 +145,29 @@ syscalls! {
     325 => mlock::mlock2(addr: UserAddr, len: u64, flags: u32);
 
     // processes and threads
-    39 => process::getpid();
+    39 => process::getpid() [GIVES_BACK];
     56 => clone::clone(flags: u64, stack: UserAddr, parent_tid: UserAddr, child_tid: UserAddr, tls: u64);
     57 => clone::fork();
     58 => clone::vfork();
-    59 => exec::execve(path: UserAddr, argv: UserAddr, envp: UserAddr);
-    60 => process::exit(status: i32);
-    61 => wait::wait4(pid: i32, status: UserAddr, options: u32, usage: UserAddr);
+    59 => exec::execve(path: UserAddr, argv: UserAddr, envp: UserAddr) [RUNS_PROGRAM];
+    60 => process::exit(status: i32) [GIVES_BACK, STRICT];
+    61 => wait::wait4(pid: i32, status: UserAddr, options: u32, usage: UserAddr) [GIVES_BACK];
     110 => process::getppid();
     158 => process::arch_prctl(code: u32, addr: UserAddr);
-    186 => process::gettid();
+    186 => process::gettid() [GIVES_BACK];
     218 => process::set_tid_address(addr: UserAddr);
     169 => reboot::reboot(magic: u32, second: u32, command: u32);
-    231 => process::exit_group(status: i32);
-    247 => waitid::waitid(kind: u32, id: i32, info: UserAddr, options: u32, usage: UserAddr);
-    322 => exec::execveat(dirfd: i32, path: UserAddr, argv: UserAddr, envp: UserAddr, flags: u32);
+    231 => process::exit_group(status: i32) [GIVES_BACK];
+    247 => waitid::waitid(kind: u32, id: i32, info: UserAddr, options: u32, usage: UserAddr) [GIVES_BACK];
+    322 => exec::execveat(dirfd: i32, path: UserAddr, argv: UserAddr, envp: UserAddr, flags: u32) [RUNS_PROGRAM];
     435 => clone::clone3(args: UserAddr, size: u64);
 
     // signals
-    13 => signal::rt_sigaction(signal: u32, new: UserAddr, old: UserAddr, size: u64);
-    14 => signal::rt_sigprocmask(how: u32, new: UserAddr, old: UserAddr, size: u64);
-    15 => signal::rt_sigreturn();
-    34 => suspend::pause();
-    62 => kill::kill(pid: i32, signal: u32);
+    13 => signal::rt_sigaction(signal: u32, new: UserAddr, old: UserAddr, size: u64) [GIVES_BACK];
+    14 => signal::rt_sigprocmask(how: u32, new: UserAddr, old: UserAddr, size: u64) [GIVES_BACK];
+    15 => signal::rt_sigreturn() [GIVES_BACK, STRICT];
+    34 => suspend::pause() [GIVES_BACK];
+    62 => kill::kill(pid: i32, signal: u32) [GIVES_BACK];
     109 => jobs::setpgid(pid: i32, group: i32);
     111 => jobs::getpgrp();
     112 => jobs::setsid();
@@ -160,22 +178,22 @@ syscalls! {
     129 => sigqueue::rt_sigqueueinfo(pid: i32, signal: u32, info: UserAddr);
     130 => suspend::rt_sigsuspend(mask: UserAddr, size: u64);
     131 => signal::sigaltstack(new: UserAddr, old: UserAddr);
-    200 => kill::tkill(tid: i32, signal: u32);
-    219 => restart::restart_syscall();
-    234 => kill::tgkill(tgid: i32, tid: i32, signal: u32);
+    200 => kill::tkill(tid: i32, signal: u32) [GIVES_BACK];
+    219 => restart::restart_syscall() [RESUMES];
+    234 => kill::tgkill(tgid: i32, tid: i32, signal: u32) [GIVES_BACK];
     297 => sigqueue::rt_tgsigqueueinfo(tgid: i32, tid: i32, signal: u32, info: UserAddr);
 
     // futexes
-    202 => futex::futex(addr: UserAddr, op: u32, value: u32, timeout: u64, second: UserAddr, third: u32);
-    449 => futex2::futex_waitv(waits: UserAddr, count: u32, flags: u32, timeout: UserAddr, clock: i32);
-    454 => futex2::futex_wake(addr: UserAddr, mask: u64, count: u32, flags: u32);
-    455 => futex2::futex_wait(addr: UserAddr, value: u64, mask: u64, flags: u32, timeout: UserAddr, clock: i32);
+    202 => futex::futex(addr: UserAddr, op: u32, value: u32, timeout: u64, second: UserAddr, third: u32) [GIVES_BACK];
+    449 => futex2::futex_waitv(waits: UserAddr, count: u32, flags: u32, timeout: UserAddr, clock: i32) [GIVES_BACK];
+    454 => futex2::futex_wake(addr: UserAddr, mask: u64, count: u32, flags: u32) [GIVES_BACK];
+    455 => futex2::futex_wait(addr: UserAddr, value: u64, mask: u64, flags: u32, timeout: UserAddr, clock: i32) [GIVES_BACK];
     456 => futex2::futex_requeue(waits: UserAddr, flags: u32, wakes: u32, moves: u32);
     273 => robust::set_robust_list(head: UserAddr, size: u64);
     274 => robust::get_robust_list(tid: i32, head: UserAddr, size: UserAddr);
 
     // time
-    35 => nanosleep::nanosleep(from: UserAddr, remainder: UserAddr);
+    35 => nanosleep::nanosleep(from: UserAddr, remainder: UserAddr) [GIVES_BACK];
     36 => itimer::getitimer(timer: u32, to: UserAddr);
     37 => itimer::alarm(seconds: u32);
     38 => itimer::setitimer(timer: u32, new: UserAddr, old: UserAddr);
@@ -191,7 +209,7 @@ syscalls! {
     227 => time::clock_settime(clock: i32, from: UserAddr);
     228 => time::clock_gettime(clock: i32, to: UserAddr);
     229 => time::clock_getres(clock: i32, to: UserAddr);
-    230 => nanosleep::clock_nanosleep(clock: i32, flags: u32, from: UserAddr, remainder: UserAddr);
+    230 => nanosleep::clock_nanosleep(clock: i32, flags: u32, from: UserAddr, remainder: UserAddr) [GIVES_BACK];
     305 => adjtimex::clock_adjtime(clock: i32, buf: UserAddr);
 
     // credentials
@@ -225,7 +243,7 @@ syscalls! {
     250 => keys::keyctl(operation: u32, a: u64, b: u64, c: u64, d: u64);
 
     // limits and scheduling
-    24 => sched::sched_yield();
+    24 => sched::sched_yield() [GIVES_BACK];
     97 => limits::getrlimit(resource: u32, to: UserAddr);
     98 => usage::getrusage(who: i32, to: UserAddr);
     100 => usage::times(to: UserAddr);
@@ -261,11 +279,11 @@ syscalls! {
     324 => membarrier::membarrier(command: i32, flags: u32, cpu: i32);
     334 => rseq::rseq(addr: UserAddr, len: u32, flags: u32, signature: u32);
     // pipes and events
-    7 => poll::poll(fds: UserAddr, count: u32, timeout_ms: i32);
+    7 => poll::poll(fds: UserAddr, count: u32, timeout_ms: i32) [GIVES_BACK];
     22 => event::pipe(ends: UserAddr);
     23 => select::select(count: i32, read: UserAddr, write: UserAddr, except: UserAddr, timeout: UserAddr);
     213 => epoll::epoll_create(size: i32);
-    232 => epoll::epoll_wait(set: i32, events: UserAddr, max: i32, timeout_ms: i32);
+    232 => epoll::epoll_wait(set: i32, events: UserAddr, max: i32, timeout_ms: i32) [GIVES_BACK];
     233 => epoll::epoll_ctl(set: i32, operation: u32, fd: i32, event: UserAddr);
     270 => select::pselect6(count: i32, read: UserAddr, write: UserAddr, except: UserAddr, timeout: UserAddr, mask: UserAddr);
     271 => poll::ppoll(fds: UserAddr, count: u32, timeout: UserAddr, mask: UserAddr, mask_size: u64);
@@ -315,30 +333,30 @@ syscalls! {
     // messages, semaphores and shared memory of System V
     29 => shm::shmget(key: i32, size: u64, flags: u32);
     30 => shm::shmat(id: i32, addr: UserAddr, flags: u32);
-    31 => shm::shmctl(id: i32, command: i32, buf: UserAddr);
+    31 => shm::shmctl(id: i32, command: i32, buf: UserAddr) [GIVES_BACK];
     64 => sem::semget(key: i32, size: i32, flags: u32);
-    65 => sem::semop(id: i32, ops: UserAddr, count: u32);
-    66 => sem::semctl(id: i32, number: i32, command: i32, arg: u64);
-    67 => shm::shmdt(addr: UserAddr);
+    65 => sem::semop(id: i32, ops: UserAddr, count: u32) [GIVES_BACK];
+    66 => sem::semctl(id: i32, number: i32, command: i32, arg: u64) [GIVES_BACK];
+    67 => shm::shmdt(addr: UserAddr) [GIVES_BACK];
     68 => msg::msgget(key: i32, flags: u32);
     69 => msg::msgsnd(id: i32, from: UserAddr, size: u64, flags: u32);
-    70 => msg::msgrcv(id: i32, to: UserAddr, size: u64, kind: i64, flags: u32);
-    71 => msg::msgctl(id: i32, command: i32, buf: UserAddr);
-    220 => sem::semtimedop(id: i32, ops: UserAddr, count: u32, timeout: UserAddr);
+    70 => msg::msgrcv(id: i32, to: UserAddr, size: u64, kind: i64, flags: u32) [GIVES_BACK];
+    71 => msg::msgctl(id: i32, command: i32, buf: UserAddr) [GIVES_BACK];
+    220 => sem::semtimedop(id: i32, ops: UserAddr, count: u32, timeout: UserAddr) [GIVES_BACK];
 
     // message queues of POSIX
     240 => mqueue::mq_open(name: UserAddr, flags: u32, mode: u32, attr: UserAddr);
-    241 => mqueue::mq_unlink(name: UserAddr);
+    241 => mqueue::mq_unlink(name: UserAddr) [GIVES_BACK];
     242 => mqueue::mq_timedsend(fd: i32, from: UserAddr, len: usize, priority: u32, timeout: UserAddr);
-    243 => mqueue::mq_timedreceive(fd: i32, to: UserAddr, len: usize, priority: UserAddr, timeout: UserAddr);
+    243 => mqueue::mq_timedreceive(fd: i32, to: UserAddr, len: usize, priority: UserAddr, timeout: UserAddr) [GIVES_BACK];
     244 => mqueue::mq_notify(fd: i32, event: UserAddr);
     245 => mqueue::mq_getsetattr(fd: i32, new: UserAddr, old: UserAddr);
 
     // files
-    0 => rw::read(fd: i32, addr: UserAddr, len: usize);
-    1 => rw::write(fd: i32, addr: UserAddr, len: usize);
+    0 => rw::read(fd: i32, addr: UserAddr, len: usize) [GIVES_BACK, STRICT];
+    1 => rw::write(fd: i32, addr: UserAddr, len: usize) [GIVES_BACK, STRICT];
     2 => open::open(path: UserAddr, flags: u32, mode: u32);
-    3 => open::close(fd: i32);
+    3 => open::close(fd: i32) [GIVES_BACK];
     4 => stat::stat(path: UserAddr, buf: UserAddr);
     5 => stat::fstat(fd: i32, buf: UserAddr);
     6 => stat::lstat(path: UserAddr, buf: UserAddr);
@@ -359,10 +377,10 @@ syscalls! {
     81 => dir::fchdir(fd: i32);
     82 => rename::rename(old: UserAddr, new: UserAddr);
     83 => names::mkdir(path: UserAddr, mode: u32);
-    84 => names::rmdir(path: UserAddr);
+    84 => names::rmdir(path: UserAddr) [GIVES_BACK];
     85 => open::creat(path: UserAddr, mode: u32);
     86 => link::link(old: UserAddr, new: UserAddr);
-    87 => names::unlink(path: UserAddr);
+    87 => names::unlink(path: UserAddr) [GIVES_BACK];
     88 => link::symlink(target: UserAddr, path: UserAddr);
     89 => readlink::readlink(path: UserAddr, buf: UserAddr, len: i32);
     133 => names::mknod(path: UserAddr, mode: u32, device: u64);
@@ -374,7 +392,7 @@ syscalls! {
     258 => names::mkdirat(dirfd: i32, path: UserAddr, mode: u32);
     259 => names::mknodat(dirfd: i32, path: UserAddr, mode: u32, device: u64);
     262 => stat::newfstatat(dirfd: i32, path: UserAddr, buf: UserAddr, flags: u32);
-    263 => names::unlinkat(dirfd: i32, path: UserAddr, flags: u32);
+    263 => names::unlinkat(dirfd: i32, path: UserAddr, flags: u32) [GIVES_BACK];
     264 => rename::renameat(old_dirfd: i32, old: UserAddr, new_dirfd: i32, new: UserAddr);
     265 => link::linkat(old_dirfd: i32, old: UserAddr, new_dirfd: i32, new: UserAddr, flags: u32);
     266 => link::symlinkat(target: UserAddr, dirfd: i32, path: UserAddr);
@@ -387,14 +405,14 @@ syscalls! {
     327 => vectored::preadv2(fd: i32, iov: UserAddr, count: u64, at: i64, high: u64, flags: u32);
     328 => vectored::pwritev2(fd: i32, iov: UserAddr, count: u64, at: i64, high: u64, flags: u32);
     332 => statx::statx(dirfd: i32, path: UserAddr, flags: u32, mask: u32, buf: UserAddr);
-    436 => open::close_range(first: u32, last: u32, flags: u32);
+    436 => open::close_range(first: u32, last: u32, flags: u32) [GIVES_BACK];
     437 => open::openat2(dirfd: i32, path: UserAddr, how: UserAddr, size: u64);
     439 => access::faccessat2(dirfd: i32, path: UserAddr, mode: u32, flags: u32);
     40 => sendfile::sendfile(out: i32, input: i32, offset: UserAddr, count: usize);
     74 => sync::fsync(fd: i32);
     75 => sync::fdatasync(fd: i32);
     76 => truncate::truncate(path: UserAddr, len: i64);
-    77 => truncate::ftruncate(fd: i32, len: i64);
+    77 => truncate::ftruncate(fd: i32, len: i64) [GIVES_BACK];
     90 => attr::chmod(path: UserAddr, mode: u32);
     91 => attr::fchmod(fd: i32, mode: u32);
     92 => attr::chown(path: UserAddr, uid: u32, gid: u32);
@@ -433,20 +451,54 @@ syscalls! {
     452 => attr::fchmodat2(dirfd: i32, path: UserAddr, mode: u32, flags: u32);
 
     // only refused, as without the capability or the support
-    153 => refused::vhangup();
-    163 => refused::acct();
-    167 => refused::swapon(path: UserAddr, flags: u32);
-    168 => refused::swapoff();
-    172 => refused::iopl(level: u32);
-    173 => refused::ioperm(from: u64, count: u64, on: i32);
-    175 => refused::init_module();
-    176 => refused::delete_module();
-    179 => refused::quotactl(command: u32);
-    246 => refused::kexec_load();
-    298 => refused::perf_event_open();
+    153 => refused::vhangup() without CAP_SYS_TTY_CONFIG: EPERM;
+    163 => refused::acct() without CAP_SYS_PACCT: EPERM;
+    167 => refused::swapon(path: UserAddr, flags: u32) without CAP_SYS_ADMIN: EPERM;
+    168 => refused::swapoff() without CAP_SYS_ADMIN: EPERM;
+    172 => refused::iopl(level: u32) without CAP_SYS_RAWIO: EPERM;
+    173 => refused::ioperm(from: u64, count: u64, on: i32) without CAP_SYS_RAWIO: EPERM;
+    175 => refused::init_module() without CAP_SYS_MODULE: EPERM;
+    176 => refused::delete_module() without CAP_SYS_MODULE: EPERM;
+    179 => refused::quotactl(command: u32) without CAP_SYS_ADMIN: EPERM;
+    246 => refused::kexec_load() without CAP_SYS_BOOT: EPERM;
+    298 => refused::perf_event_open() without CAP_PERFMON or CAP_SYS_ADMIN: EACCES;
     303 => refused::name_to_handle_at(dirfd: i32, path: UserAddr, handle: UserAddr, mount: UserAddr, flags: u32);
     304 => refused::open_by_handle_at(mount: i32, handle: UserAddr);
-    313 => refused::finit_module();
-    320 => refused::kexec_file_load();
-    321 => refused::bpf();
+    313 => refused::finit_module() without CAP_SYS_MODULE: EPERM;
+    320 => refused::kexec_file_load() without CAP_SYS_BOOT: EPERM;
+    321 => refused::bpf() without CAP_BPF or CAP_SYS_ADMIN: EPERM;
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// The names of the calls with a property.
+    fn names(property: Properties) -> Vec<&'static str> {
+        IMPLEMENTED
+            .iter()
+            .filter(|call| PROPERTIES.of(call.0).contains(property))
+            .map(|call| call.1)
+            .collect()
+    }
+
+    #[test]
+    fn strict_mode_allows_what_seccomp_2_says() {
+        let mut strict = names(Properties::STRICT);
+        strict.sort_unstable();
+        assert_eq!(strict, ["exit", "read", "rt_sigreturn", "write"]);
+    }
+
+    #[test]
+    fn calls_that_handle_other_calls_are_known_by_their_properties() {
+        assert_eq!(names(Properties::RUNS_PROGRAM), ["execve", "execveat"]);
+        assert_eq!(names(Properties::RESUMES), ["restart_syscall"]);
+        // Without these a program that is out of memory could not end, or give any back.
+        let giving_back = names(Properties::GIVES_BACK);
+        assert!(
+            ["munmap", "close", "exit_group", "rt_sigreturn"].iter().all(|name| giving_back.contains(name))
+        );
+    }
 }

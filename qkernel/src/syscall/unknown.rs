@@ -5,10 +5,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use machine::errno::Errno;
 use machine::mm::stats;
 
+use crate::seccomp::filter::NUMBERS;
 use crate::syscall::context::SyscallResult;
 
 /// Which calls were logged already: each is once.
-static LOGGED: [AtomicBool; 512] = [const { AtomicBool::new(false) }; 512];
+static LOGGED: [AtomicBool; NUMBERS] = [const { AtomicBool::new(false) }; NUMBERS];
 
 /// Counts and refuses a call. `dormouse stats` shows the count, the log the first of each number.
 pub(super) fn unknown(number: u64) -> SyscallResult {

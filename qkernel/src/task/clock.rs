@@ -4,8 +4,7 @@ use alloc::sync::Arc;
 
 use crate::task::core::Task;
 use crate::task::process::Process;
-
-use crate::task::usage;
+use crate::task::used::Used;
 use machine::errno::{Errno, Result};
 use machine::time;
 
@@ -104,11 +103,11 @@ impl Clock {
             Self::Monotonic => time::monotonic_ns(),
             Self::Boot => time::boottime_ns(),
             Self::Process(process, user_only) => {
-                let (user, total) = crate::task::timers::cpu_times(process);
+                let (user, total) = process.cpu_times();
                 if *user_only { user } else { total }
             }
             Self::Thread(task, user_only) => {
-                let (user, total) = usage::thread_times(task);
+                let (user, total) = Used::by(&task.thread.sched).cpu_times();
                 if *user_only { user } else { total }
             }
         }

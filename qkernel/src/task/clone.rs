@@ -158,7 +158,9 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     child.start();
     if let Some(vfork) = vfork {
         *me.vfork_wait.lock() = Some(vfork.clone());
-        me.process.container.resting(|| vfork.wait(me));
+        // A signal that kills it ends the wait.
+        let is_ending = || me.process.is_exiting() || me.is_dying();
+        me.process.container.resting(|| vfork.wait(is_ending));
         *me.vfork_wait.lock() = None;
     }
     Ok(u64::from(tid))

@@ -6,6 +6,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
+pub use abi::report::ContainerId;
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::mm::commit;
@@ -26,22 +27,14 @@ use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
 use crate::task::groups::Groups;
 use crate::task::kernel_log::KernelLog;
-use crate::task::pause::Pause;
+use crate::task::pause_state::Pause;
 use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
 use crate::task::used::Used;
 
-/// The number by which the VMM and the kernel know a container. That of the sandbox's first is 0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct ContainerId(pub u64);
-
-impl ContainerId {
-    /// The sandbox's first container: the sandbox ends with it.
-    pub const FIRST: Self = Self(0);
-    /// Stands for the kernel's own tasks, which no program sees.
-    const KERNEL: Self = Self(u64::MAX);
-}
+/// Stands for the kernel's own tasks, which no program sees.
+const OF_THE_KERNEL: ContainerId = ContainerId(u64::MAX);
 
 /// The id of a pid space's first process.
 pub const FIRST_PID: u32 = 1;
@@ -141,7 +134,7 @@ impl Container {
 
     /// The container of the kernel's own tasks.
     pub fn kernel() -> Arc<Self> {
-        Self::unlisted(ContainerId::KERNEL, None, OwnerLease::sandbox())
+        Self::unlisted(OF_THE_KERNEL, None, OwnerLease::sandbox())
     }
 
     fn unlisted(id: ContainerId, shared: Option<Arc<PidSpace>>, memory: OwnerLease) -> Arc<Self> {

@@ -4,17 +4,25 @@ use crate::task::signal::send::{send_to_own_process, send_to_process};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 
+use abi::report::TimerKind;
+
 use crate::limits::RLIMIT_CPU;
 use crate::signals::{SIGALRM, SIGKILL, SIGPROF, SIGVTALRM, SIGXCPU, Source};
 use crate::task::core::Task;
 use crate::task::posix_timer;
 use crate::task::process::Process;
 use crate::task::signal::info::SigInfo;
-use crate::task::timers::{Cpu, Setting, Which, cpu_time, cpu_times, next_period, remaining, update_watch};
+use crate::task::timers::{Cpu, Setting, Which, next_period, remaining};
 use machine::sched::timer;
 use machine::sched::timer::{Alarm, Waiter};
 use machine::time;
 use machine::time::NSEC;
+
+/// The processor time that a timer counts.
+fn cpu_time(process: &Process, which: Which) -> u64 {
+    let (user, total) = process.cpu_times();
+    if which == Which::Virtual { user } else { total }
+}
 
 /// Periods shorter than this are served late: signals that come faster would leave no time for anything else.
 const PERIOD_MIN_NS: u64 = 50_000;
@@ -49,14 +57,14 @@ impl Alarm for RealAlarm {
 
     fn waiter(&self) -> Option<Waiter> {
         let task = self.process.upgrade()?.any_task()?;
-        Some(Waiter { task: Some(task), kind: "itimer" })
+        Some(Waiter { task: Some(task), kind: TimerKind::Itimer })
     }
 }
 
 /// Sets a timer; returns what was left of the former setting.
 pub fn set(process: &Arc<Process>, which: Which, new: Setting) -> Setting {
     let old = if which == Which::Real { set_real(process, new) } else { set_cpu(process, which, new) };
-    update_watch(process);
+    process.update_watch();
     old
 }
 
@@ -111,7 +119,7 @@ pub fn check_deadline(task: &Task) -> u64 {
     if !process.cpu_watch.load(Ordering::Relaxed) {
         return u64::MAX;
     }
-    let (user, total) = cpu_times(process);
+    let (user, total) = process.cpu_times();
     let threads = process.tasks.lock().len().max(1) as u64;
     let mut least = CPU_CHECK_MAX_NS;
     let timers = process.timers.lock();
@@ -129,7 +137,7 @@ pub fn check(task: &Arc<Task>) {
     if !process.cpu_watch.load(Ordering::Relaxed) {
         return;
     }
-    let (user, total) = cpu_times(process);
+    let (user, total) = process.cpu_times();
     {
         let mut timers = process.timers.lock();
         if timers.virt.expire(user) {
@@ -141,7 +149,7 @@ pub fn check(task: &Arc<Task>) {
         posix_timer::check_cpu(process, &mut timers.posix);
     }
     check_limit(task, total / NSEC);
-    update_watch(process);
+    process.update_watch();
 }
 
 /// `RLIMIT_CPU`: `SIGXCPU` at the soft limit and every second after it, `SIGKILL` at the hard one.

@@ -3,6 +3,7 @@
 mod caller;
 pub mod clock;
 pub mod clone;
+pub mod confinement;
 pub mod container;
 pub mod context;
 pub mod core;
@@ -20,6 +21,7 @@ pub mod kernel_log;
 pub mod keyrings;
 pub mod oom;
 pub mod pause;
+mod pause_state;
 pub mod pid_space;
 pub mod pidfd;
 pub mod policy;

@@ -2,7 +2,7 @@
 //! that has reached its own limit loses one of its own; only where the sandbox's is reached may it be any container's.
 
 use crate::task::signal::send::kill_process;
-use abi::hostcall::REPORT_OOM_KILL;
+use abi::report::Report;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -122,7 +122,7 @@ fn kill_largest(task: &Arc<Task>, shortage: Shortage) {
     task.process.container.events.out_of_memory.fetch_add(1, Ordering::Relaxed);
     process.container.events.oom_kills.fetch_add(1, Ordering::Relaxed);
     // Before the kill, which may be the sandbox's end.
-    host::report_container(REPORT_OOM_KILL, process.container.id.0, 0);
+    host::report(&Report::OomKill { container: process.container.id });
     if SAID.allow() {
         machine::info!(
             "out of memory: process {} is killed, {} KiB are its",

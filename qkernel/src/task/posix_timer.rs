@@ -6,6 +6,8 @@
 use crate::task::signal::send::send;
 use alloc::sync::{Arc, Weak};
 
+use abi::report::TimerKind;
+
 use crate::limits::RLIMIT_SIGPENDING;
 use crate::signals::Source;
 use crate::task::clock::Clock;
@@ -50,7 +52,7 @@ impl Alarm for TimerAlarm {
 
     fn waiter(&self) -> Option<Waiter> {
         let task = self.process.upgrade()?.any_task()?;
-        Some(Waiter { task: Some(task), kind: "posix-timer" })
+        Some(Waiter { task: Some(task), kind: TimerKind::PosixTimer })
     }
 }
 
@@ -148,7 +150,7 @@ pub fn set(process: &Arc<Process>, id: u32, new: Setting, absolute: bool) -> Res
         timer.arm(process, id);
         old
     };
-    crate::task::timers::update_watch(process);
+    process.update_watch();
     Ok(old)
 }
 

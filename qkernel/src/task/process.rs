@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::creds::Creds;
 use crate::fs::file::File;
 use crate::keys::Key;
-use crate::limits::Limits;
+use crate::limits::{Limits, RLIM_INFINITY, RLIMIT_CPU};
 use crate::task::container::Container;
 use crate::task::core::Task;
 use crate::task::groups::{Member, Ticks};
@@ -181,7 +181,7 @@ impl Process {
             ended_comm: SpinLock::new(Rank::Leaf, [0; 16]),
             ended: SpinLock::new(Rank::Leaf, None),
         });
-        crate::task::timers::update_watch(&process);
+        process.update_watch();
         process
     }
 
@@ -223,6 +223,19 @@ impl Process {
     pub fn cpu_ticks(&self) -> (u64, u64) {
         let used = self.used();
         (used.user, used.system)
+    }
+
+    /// User and total processor time of all its threads so far, in nanoseconds.
+    pub fn cpu_times(&self) -> (u64, u64) {
+        self.used().cpu_times()
+    }
+
+    /// Says anew whether anything depends on its processor time. Called when timers or limits change.
+    pub fn update_watch(&self) {
+        // Under the lock, so that what is said last is what the timers are.
+        let timers = self.timers.lock();
+        let limited = self.limits.lock().soft(RLIMIT_CPU) != RLIM_INFINITY;
+        self.cpu_watch.store(timers.watch_cpu() || limited, Ordering::Relaxed);
     }
 
     /// User and system time of all its threads so far, in counter ticks, in the form that its groups count.

@@ -1,6 +1,7 @@
 //! `signalfd(2)`: takes signals by reading.
 
-use crate::task::signal::send::{pending_set, take_pending};
+use crate::task::signal::send::pending_set;
+use crate::task::signal::take::take_pending;
 use abi::word::low32;
 use alloc::boxed::Box;
 use alloc::format;

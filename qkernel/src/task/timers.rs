@@ -2,16 +2,13 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Weak;
-use core::sync::atomic::Ordering;
 
 use machine::errno::{Errno, Result};
 use machine::sched::timer::Timer;
 use machine::time;
 
-use crate::limits::{RLIM_INFINITY, RLIMIT_CPU};
 use crate::task::clock::Clock;
 use crate::task::core::Task;
-use crate::task::process::Process;
 
 /// Which timer of `setitimer(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +77,11 @@ impl Timers {
         };
     }
 
+    /// Whether one of them depends on the process's processor time.
+    pub fn watch_cpu(&self) -> bool {
+        self.virt.due_ns != 0 || self.prof.due_ns != 0 || self.posix.watches_cpu()
+    }
+
     /// Deletes POSIX timers (`execve(2)`).
     pub fn delete_posix(&mut self) {
         self.posix.clear();
@@ -99,25 +101,6 @@ pub fn remaining(due_ns: u64, now_ns: u64) -> u64 {
 pub fn next_period(due_ns: u64, interval_ns: u64, now_ns: u64) -> (u64, u64) {
     let missed = now_ns.saturating_sub(due_ns) / interval_ns;
     (due_ns.saturating_add(interval_ns.saturating_mul(missed + 1)), missed)
-}
-
-/// User and total processor time of a process, in nanoseconds.
-pub fn cpu_times(process: &Process) -> (u64, u64) {
-    let (user, system) = process.cpu_ticks();
-    (time::ticks_to_ns(user), time::ticks_to_ns(user + system))
-}
-
-pub(super) fn cpu_time(process: &Process, which: Which) -> u64 {
-    let (user, total) = cpu_times(process);
-    if which == Which::Virtual { user } else { total }
-}
-
-/// Says anew whether anything depends on the process's processor time. Called when timers or limits change.
-pub fn update_watch(process: &Process) {
-    let timers = process.timers.lock();
-    let timed = timers.virt.due_ns != 0 || timers.prof.due_ns != 0 || timers.posix.watches_cpu();
-    let limited = process.limits.lock().soft(RLIMIT_CPU) != RLIM_INFINITY;
-    process.cpu_watch.store(timed || limited, Ordering::Relaxed);
 }
 
 /// The signal of a timer that runs out.

@@ -4,7 +4,6 @@ use crate::task::core::Task;
 use crate::task::process::Process;
 use crate::task::used::{Rusage, Used};
 use machine::mm::AddressSpace;
-use machine::time;
 
 /// The resources that a process has used.
 pub fn of_process(process: &Process, aspace: Option<&AddressSpace>) -> Rusage {
@@ -21,10 +20,4 @@ fn shown(mut used: Used, process: &Process, aspace: Option<&AddressSpace>) -> Ru
     let now = aspace.map_or(0, AddressSpace::resident_peak);
     used.max_rss = now.max(process.ended_used.lock().max_rss);
     used.rusage()
-}
-
-/// User and total processor time of a thread, in nanoseconds.
-pub fn thread_times(task: &Task) -> (u64, u64) {
-    let used = Used::by(&task.thread.sched);
-    (time::ticks_to_ns(used.user), time::ticks_to_ns(used.user + used.system))
 }

@@ -53,6 +53,11 @@ impl Used {
         }
     }
 
+    /// User and total processor time, in nanoseconds.
+    pub fn cpu_times(&self) -> (u64, u64) {
+        (time::ticks_to_ns(self.user), time::ticks_to_ns(self.user + self.system))
+    }
+
     /// Times that it gave up its CPU itself.
     pub fn voluntary(&self) -> u64 {
         self.switches.saturating_sub(self.involuntary)

@@ -5,8 +5,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use machine::sched::wait::WaitQueue;
 
-use crate::task::core::Task;
-
 /// The event that a `vfork(2)` parent waits for: its child's `execve(2)` or end.
 pub struct VforkDone {
     done: AtomicBool,
@@ -27,9 +25,9 @@ impl VforkDone {
     pub fn look_again(&self) {
         self.queue.wake_all();
     }
-    /// Waits for the child; a signal that kills the parent ends the wait.
-    pub fn wait(&self, task: &Arc<Task>) {
-        let over = || self.done.load(Ordering::SeqCst) || task.process.is_exiting() || task.is_dying();
+    /// Waits for the child, unless the parent `is_ending`.
+    pub fn wait(&self, is_ending: impl Fn() -> bool) {
+        let over = || self.done.load(Ordering::SeqCst) || is_ending();
         while !over() {
             // Other signals wait until the child is done.
             self.queue.wait_uninterruptible(over);

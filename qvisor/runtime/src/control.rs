@@ -5,9 +5,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use abi::limits::NO_LIMIT;
+use abi::report::UsageFigures;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
+use vmm::checkpoint::{ImageFiles, ImageTaken};
 use vmm::directory::Directory;
 use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
 use vmm::hibernate::stats::Stats;
@@ -26,6 +29,8 @@ pub const SOCKET: &str = "control.sock";
 pub const OOM: &str = "oom";
 /// Sent before an order to carry credentials; it changes nothing of the order.
 const GREETING: &[u8] = b" ";
+/// The word by which whoever asked for a checkpoint says that its files are safe.
+pub(crate) const KEPT: &[u8] = b"kept\n";
 /// Longest order in bytes.
 pub(crate) const LINE_MAX: u64 = 4096;
 /// Longest answer in bytes.
@@ -36,6 +41,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const START_PATIENCE: Duration = Duration::from_secs(70);
 /// How long its memory may take to be written or read.
 const HIBERNATE_PATIENCE: Duration = Duration::from_secs(330);
+/// How long it may take to hibernate and then to be written.
+const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(660);
 
 /// The orders that a sandbox takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +88,13 @@ pub enum Order {
         /// Only for processes that are killed for lack of memory.
         #[serde(default)]
         oom_only: bool,
+    },
+    /// The sandbox is written to four files that come with the line, which are empty: its kernel's memory, its pages, the table of these,
+    /// and the content of files without a name. Answered
+    /// once they are written. Then the sandbox ends as if it were killed, or (`leave_running`) is as it was before.
+    Checkpoint {
+        #[serde(default)]
+        leave_running: bool,
     },
     /// The front end has done its part of a container's creation.
     Proceed,
@@ -138,7 +152,8 @@ pub enum Figures {
     Woken(Woken),
     Packed(Packed),
     Usage(ContainerUsage),
-    /// Lines as `abi::hostcall::REPORT_PROCESSES` has them.
+    Checkpoint(Box<ImageTaken>),
+    /// Lines as [`abi::report::Report::Processes`] has them.
     Processes(String),
 }
 
@@ -168,31 +183,23 @@ pub struct ContainerUsage {
     pub throttled_ns: u64,
 }
 
-impl ContainerUsage {
-    /// Of lines as `abi::hostcall::REPORT_USAGE` has them.
-    pub(crate) fn read(text: &str) -> Self {
-        let figure = |name: &str| {
-            let mut words = text.lines().filter_map(|line| line.split_once(' '));
-            words
-                .find(|(found, _)| *found == name)
-                .and_then(|(_, value)| value.trim().parse().ok())
-                .unwrap_or(0)
-        };
+impl From<UsageFigures> for ContainerUsage {
+    fn from(figures: UsageFigures) -> Self {
         Self {
-            memory_bytes: figure("memory_bytes"),
-            frames_bytes: figure("frames_bytes"),
-            kernel_bytes: figure("kernel_bytes"),
+            memory_bytes: figures.memory_bytes,
+            frames_bytes: figures.frames_bytes,
+            kernel_bytes: figures.kernel_bytes,
             hibernated_bytes: 0,
-            limit_bytes: Some(figure("limit_bytes")).filter(|limit| *limit != abi::limits::NO_LIMIT),
-            peak_bytes: figure("peak_bytes"),
-            out_of_memory: figure("out_of_memory"),
-            oom_kills: figure("oom_kills"),
-            tasks: figure("tasks"),
-            user_ns: figure("user_ns"),
-            system_ns: figure("system_ns"),
-            periods: figure("periods"),
-            throttled_periods: figure("throttled_periods"),
-            throttled_ns: figure("throttled_ns"),
+            limit_bytes: Some(figures.limit_bytes).filter(|limit| *limit != NO_LIMIT),
+            peak_bytes: figures.peak_bytes,
+            out_of_memory: figures.out_of_memory,
+            oom_kills: figures.oom_kills,
+            tasks: figures.tasks,
+            user_ns: figures.user_ns,
+            system_ns: figures.system_ns,
+            periods: figures.periods,
+            throttled_periods: figures.throttled_periods,
+            throttled_ns: figures.throttled_ns,
         }
     }
 }
@@ -339,6 +346,48 @@ pub fn events(sandbox: &Directory, oom_only: bool) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+/// Has the sandbox whose directory this is written to files, which are empty and open to write. Its container is the only one in it.
+pub fn checkpoint(
+    sandbox: &Directory,
+    files: &ImageFiles,
+    leave_running: bool,
+) -> Result<Imaged, OrderError> {
+    let stream = connect(sandbox)?;
+    let ImageFiles { kernel, pages, table, orphans } = files;
+    let descriptors = [kernel.as_fd(), pages.as_fd(), table.as_fd(), orphans.as_fd()];
+    ask(&stream, Order::Checkpoint { leave_running }, &[], &descriptors)?;
+    match answer(&stream, Instant::now() + CHECKPOINT_PATIENCE)?.figures {
+        Some(Figures::Checkpoint(image)) => {
+            Ok(Imaged { image: *image, ends: (!leave_running).then_some(stream) })
+        }
+        _ => Err(OrderError::Ended),
+    }
+}
+
+/// A sandbox that has been written to files. One that is to end stands still until [`Imaged::kept`], and goes on if this is dropped.
+#[derive(Debug)]
+pub struct Imaged {
+    pub image: ImageTaken,
+    ends: Option<UnixStream>,
+}
+
+impl Imaged {
+    /// The files are safe: the sandbox ends, if it is to. An error says that it goes on.
+    pub fn kept(self) -> Result<ImageTaken, OrderError> {
+        let Some(stream) = &self.ends else { return Ok(self.image) };
+        // One that has ended meanwhile does not hear it.
+        let _ = (&mut &*stream).write_all(KEPT);
+        match answer(stream, Instant::now() + START_PATIENCE) {
+            Err(OrderError::Ended) => Ok(self.image),
+            Err(OrderError::Connection(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                Ok(self.image)
+            }
+            Err(error) => Err(error),
+            Ok(_) => Err(OrderError::Refused("it does not end".into())),
+        }
+    }
+}
+
 /// The line that comes until the deadline, all of it; or what came before the end of the stream.
 fn read_answer(mut stream: &UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
     let (mut line, mut part) = (Vec::new(), [0; 4096]);
@@ -389,6 +438,11 @@ pub fn order_until(sandbox: &Directory, order: Order, deadline: Instant) -> Resu
 
 fn answered(stream: &UnixStream, order: Order, deadline: Instant) -> Result<Answer, OrderError> {
     send(stream, &order)?;
+    answer(stream, deadline)
+}
+
+/// The answer to an order that was given.
+fn answer(stream: &UnixStream, deadline: Instant) -> Result<Answer, OrderError> {
     let line = read_answer(stream, deadline)?;
     if line.is_empty() {
         return Err(OrderError::Ended);
@@ -458,11 +512,17 @@ impl ExecLine {
     pub fn new(stream: UnixStream) -> Self {
         Self(Lines::new(stream))
     }
+
+    /// The connection of a former VMM, which has read so much that is no whole line.
+    #[must_use]
+    pub fn of_former(stream: UnixStream, unread: Vec<u8>) -> Self {
+        Self(Lines { stream, text: unread })
+    }
 }
 
 impl ExecPeer for ExecLine {
-    fn descriptor(&self) -> RawFd {
-        self.0.as_raw_fd()
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.stream().as_fd()
     }
 
     fn report(&self, report: &ExecReport) {
@@ -471,6 +531,10 @@ impl ExecPeer for ExecLine {
 
     fn refuse(&self, why: String) {
         refuse(self.0.stream(), why);
+    }
+
+    fn unread(&self) -> &[u8] {
+        &self.0.text
     }
 
     fn receive(&mut self) -> Received {

@@ -20,6 +20,7 @@ pub mod reasons;
 pub mod removal;
 pub mod resources;
 pub mod settings;
+pub mod snapshot;
 pub mod state;
 pub mod status;
 pub mod stderr_log;

@@ -1,7 +1,9 @@
 //! Why a sandbox is awake: what keeps it from falling asleep by itself, and what woke it last.
 
-use serde::{Deserialize, Serialize};
+use std::net::Ipv6Addr;
 
+use abi::report::{self, CALL_NONE, CALL_TIMER, Kept, Party};
+use serde::{Deserialize, Serialize};
 use vmm::hibernate::TimerWake;
 
 use crate::status::SandboxState;
@@ -85,36 +87,58 @@ pub struct Who {
     pub wait_ms: Option<u64>,
 }
 
-/// The value of a name in lines as `abi::hostcall::REPORT_KEPT_AWAKE` has them. A terminal may show it: other characters than those
-/// that print are no value's.
-fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-    prints(found).then_some(found)
-}
-
+/// Whether a terminal may show a text that a program has chosen.
 fn prints(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_graphic() || c == ' ')
 }
 
-impl Who {
-    /// From such lines. What cannot be read is left out.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        let text_of = |name| value(text, name).map(str::to_owned);
-        let port = |name| value(text, name).and_then(|port| port.parse().ok());
-        let id = |name| value(text, name).and_then(|id| id.parse().ok());
+/// A value that is known, where 0 stands for one that is not.
+fn known<T: PartialEq + Default>(value: T) -> Option<T> {
+    Some(value).filter(|value| *value != T::default())
+}
+
+impl From<&Party> for Who {
+    fn from(party: &Party) -> Self {
+        let peer = known(party.peer).map(|peer| Ipv6Addr::from(peer).to_canonical().to_string());
+        let who =
+            Self { peer, peer_port: known(party.peer_port), port: known(party.port), ..Self::default() };
+        if party.pid == 0 {
+            return who;
+        }
+        let name = party.name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let wait = name_of_call(party.call);
         Self {
-            peer: text_of("peer"),
-            peer_port: port("peer_port"),
-            port: port("port"),
-            pid: id("pid"),
-            tid: id("tid"),
-            process: text_of("process"),
-            wait: text_of("wait"),
-            wait_ms: value(text, "wait_ms").and_then(|ms| ms.parse().ok()),
+            pid: Some(party.pid),
+            tid: known(party.tid),
+            process: Some(name.escape_ascii().to_string()),
+            wait_ms: wait.as_ref().map(|_| party.wait_ms),
+            wait,
+            ..who
         }
     }
+}
 
+/// The system calls in which tasks wait for a time.
+fn name_of_call(call: u32) -> Option<String> {
+    let name = match call {
+        0 | 19 | 45 | 47 | 299 => "receive",
+        1 | 20 | 44 | 46 | 307 => "send",
+        7 | 271 => "poll",
+        23 | 270 => "select",
+        35 | 230 => "nanosleep",
+        128 => "sigtimedwait",
+        202 | 449 | 455 => "futex",
+        208 | 232 | 281 | 441 => "epoll",
+        220 => "semtimedop",
+        43 | 288 => "accept",
+        CALL_TIMER => "timer",
+        CALL_NONE => return None,
+        _ => return Some(format!("call-{call}")),
+    };
+    Some(name.into())
+}
+
+impl Who {
     /// Whoever waits for a timer.
     #[must_use]
     pub fn of_timer(timer: &TimerWake) -> Self {
@@ -150,21 +174,19 @@ impl Who {
 }
 
 impl KeptAwake {
-    /// From such lines; `None`: nothing keeps it awake, or the kernel says something else than is known here.
+    /// A reason that the kernel tells now.
     #[must_use]
-    pub fn parse(text: &str, since_us: u64) -> Option<Self> {
-        let kind = match value(text, "kind")? {
-            "request" => KeptBy::Request,
-            "perhaps-request" => KeptBy::PerhapsRequest,
-            "exec" => KeptBy::Exec,
-            "outbound" => KeptBy::Outbound,
-            "lock" => KeptBy::Lock,
-            "timer" => KeptBy::Timer,
-            "computes" => KeptBy::Computes,
-            _ => return None,
+    pub fn new(kept: &Kept, since_us: u64) -> Self {
+        let kind = match kept.by {
+            report::KeptBy::Request => KeptBy::Request,
+            report::KeptBy::PerhapsRequest => KeptBy::PerhapsRequest,
+            report::KeptBy::Exec => KeptBy::Exec,
+            report::KeptBy::Outbound => KeptBy::Outbound,
+            report::KeptBy::Lock => KeptBy::Lock,
+            report::KeptBy::Timer => KeptBy::Timer,
+            report::KeptBy::Computes => KeptBy::Computes,
         };
-        let given_up = value(text, "given_up").is_some();
-        Some(Self { since_us, kind, who: Who::parse(text), given_up })
+        Self { since_us, kind, who: Who::from(&kept.who), given_up: kept.given_up }
     }
 
     /// In words.
@@ -205,11 +227,26 @@ impl WokenBy {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "kind request\npeer 10.0.0.9\npeer_port 4711\nport 80\npid 7\ntid 8\nprocess a b\nwait nanosleep\nwait_ms 6000\n";
+    /// A worker that answers a request.
+    fn party() -> Party {
+        let mut name = [0; 16];
+        name[..3].copy_from_slice(b"a b");
+        Party {
+            peer: abi::address::of_v4([10, 0, 0, 9]),
+            peer_port: 4711,
+            port: 80,
+            pid: 7,
+            tid: 8,
+            call: 35,
+            wait_ms: 6000,
+            name,
+        }
+    }
 
     #[test]
-    fn lines_become_reasons_and_words() {
-        let kept = KeptAwake::parse(TEXT, 5).unwrap();
+    fn reports_become_reasons_and_words() {
+        let report = Kept { who: party(), ..Kept::by(report::KeptBy::Request) };
+        let kept = KeptAwake::new(&report, 5);
         assert_eq!((kept.kind, kept.who.pid, kept.who.port), (KeptBy::Request, Some(7), Some(80)));
         assert_eq!(
             kept.words(),
@@ -218,15 +255,17 @@ mod tests {
         let json = serde_json::to_value(&kept).unwrap();
         assert_eq!((&json["kind"], &json["peer_port"]), (&"request".into(), &4711.into()));
         assert_eq!(serde_json::from_value::<KeptAwake>(json).unwrap(), kept);
-        assert!(KeptAwake::parse(&format!("{TEXT}given_up true\n"), 5).unwrap().given_up);
+        assert!(KeptAwake::new(&Kept { given_up: true, ..report }, 5).given_up);
     }
 
     #[test]
-    fn nothing_and_nonsense_are_no_reason() {
-        for text in ["", "kind", "kind \n", "kind other\n", "kindrequest\n"] {
-            assert_eq!(KeptAwake::parse(text, 0), None, "{text:?}");
-        }
-        assert_eq!(Who::parse("pid x\nport 70000\npeer\nprocess \u{1b}[2J\n"), Who::default());
+    fn what_is_not_known_is_left_out_and_what_does_not_print_is_escaped() {
+        assert_eq!(Who::from(&Party::UNKNOWN), Who::default());
+        let odd = Party { name: *b"\x1b[2J\n\0aaaaaaaaaa", call: 9999, ..party() };
+        let who = Who::from(&odd);
+        assert_eq!((who.process.as_deref(), who.wait.as_deref()), (Some("\\x1b[2J\\n"), Some("call-9999")));
+        let alone = Who::from(&Party { pid: 0, ..odd });
+        assert!(alone.process.is_none() && alone.wait.is_none() && alone.peer.is_some());
     }
 
     #[test]
@@ -245,7 +284,9 @@ mod tests {
         assert_eq!(woken.words(), "timer: cron (process 7) waits in timerfd");
         let odd = Who::of_timer(&TimerWake { process: "a\npeer 10.0.0.1".into(), ..timer });
         assert!(odd.peer.is_none() && odd.process.is_none());
-        let who = Who::parse("peer ::1\nport 80\n");
+        let mut peer = [0; 16];
+        peer[15] = 1;
+        let who = Who::from(&Party { peer, port: 80, ..Party::UNKNOWN });
         assert_eq!(by("request", Some("socket"), who).words(), "somebody who came from ::1 at port 80");
     }
 }

@@ -109,6 +109,11 @@ impl Root {
         places::swap_of_user()
     }
 
+    /// The default place of snapshots: on a disk that outlives the host's start.
+    pub fn default_snapshots() -> Result<PathBuf, StateError> {
+        places::snapshots()
+    }
+
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0

@@ -4,9 +4,10 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use abi::HostCall;
-use abi::boot::{BootInfo, TAG_ARG, records};
+use abi::boot::BootInfo;
 use abi::hostcall::*;
 use abi::layout::*;
+use abi::records::{Record, decode};
 use abi::run::*;
 
 static HOSTCALL: AtomicU64 = AtomicU64::new(0);
@@ -30,8 +31,11 @@ pub fn wait_for_init() {
 pub fn argument(boot: &BootInfo) -> &'static str {
     let at = (boot.linear_base + RECORDS_PHYS) as *const u8;
     let bytes = unsafe { core::slice::from_raw_parts(at, boot.records_len as usize) };
-    let first = records(bytes).find(|r| r.tag == TAG_ARG).map_or(&[][..], |r| r.data);
-    core::str::from_utf8(first).unwrap_or("")
+    let first = decode(bytes).find_map(|record| match record {
+        Ok(Record::Arg(argument)) => core::str::from_utf8(argument).ok(),
+        _ => None,
+    });
+    first.unwrap_or("")
 }
 
 pub fn call(number: u32, args: &[u64]) -> i64 {

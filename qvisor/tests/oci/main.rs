@@ -6,6 +6,7 @@
 mod bad;
 mod cgroup_view;
 mod cgroups;
+mod checkpoint;
 mod exec;
 mod handed_in;
 mod hibernate;
@@ -29,6 +30,7 @@ mod random;
 mod resources;
 mod seccomp;
 mod settings;
+mod snapshot;
 mod stop_cont;
 mod sysctl;
 mod timers;

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::world::{World, dormouse};
 
 /// Writes a configuration; result: its path.
-fn configure(world: &World, text: &str) -> String {
+pub(super) fn configure(world: &World, text: &str) -> String {
     let path = world.dir.join("node.toml");
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -17,7 +17,7 @@ fn configure(world: &World, text: &str) -> String {
 }
 
 /// Creates the container on a node with this configuration.
-fn create(world: &World, config: &str) {
+pub(super) fn create(world: &World, config: &str) {
     let out = fs::File::create(world.dir.join("out")).unwrap();
     let err = fs::File::create(world.dir.join("err")).unwrap();
     let pid = world.dir.join("pid");

@@ -1,17 +1,17 @@
 //! The information that the kernel gets at boot: [`BootInfo`] and the records of the first process.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use abi::address::AddressPrefix;
-use abi::boot::{
-    BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, SECCOMP_LOG, TAG_ARG, TAG_AWAKE_AT_MOST,
-    TAG_CAPABILITIES, TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME,
-    TAG_ID_MAPS, TAG_IDLE_IGNORES, TAG_IDLE_TIMEOUT, TAG_IPC_SETTING, TAG_IPC_SPACE, TAG_LIMIT, TAG_MASKED,
-    TAG_MOUNT, TAG_MOUNT_LOWER, TAG_NET_TABLE, TAG_OOM_SCORE_ADJ, TAG_OUTBOUND_SLEEP, TAG_PID_SPACE,
-    TAG_READ_ONLY, TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_TIMERS, TAG_UMASK, TAG_WINSIZE,
-};
-use abi::hostcall::NO_HANDLE;
+use abi::boot::{BootInfo, Platform};
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
+use abi::mount::Handles;
+use abi::records::{
+    self, Limit, NetTable, PortMap, ProcessFlags, Record, RecordError, Seccomp, Setting, Winsize, decode,
+};
+pub use abi::records::{Capabilities, Rlimit, Stream};
 use abi::seccomp::Instruction;
 
 use crate::cpu::{self, XsaveLayout};
@@ -40,16 +40,6 @@ pub struct Creds {
     pub groups: Vec<u32>,
 }
 
-/// The capability sets of `capabilities(7)`, a bit each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Capabilities {
-    pub bounding: u64,
-    pub effective: u64,
-    pub permitted: u64,
-    pub inheritable: u64,
-    pub ambient: u64,
-}
-
 /// A filter of system calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -58,55 +48,8 @@ pub struct Filter {
     pub program: Vec<Instruction>,
 }
 
-/// A mount in the guest.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mount {
-    /// A host directory or file; `NO_HANDLE`: a file system the kernel makes itself.
-    pub handle: u32,
-    /// `MOUNT_READ_ONLY` …
-    pub flags: u32,
-    pub path: Vec<u8>,
-    /// `proc`, `tmpfs`, …; of a host mount as `/proc/PID/mounts` shows it.
-    pub kind: String,
-    pub source: String,
-    /// `size=4096,mode=755` and the like.
-    pub options: String,
-    /// The lower directory of an overlay, for what the sandbox has not changed.
-    pub lower: Option<u32>,
-}
-
-impl Mount {
-    /// A file system the kernel makes itself.
-    #[must_use]
-    pub fn of_kernel(kind: &str, path: Vec<u8>, flags: u32) -> Self {
-        Self {
-            handle: NO_HANDLE,
-            flags,
-            path,
-            kind: kind.into(),
-            source: kind.into(),
-            options: String::new(),
-            lower: None,
-        }
-    }
-}
-
-/// A descriptor the first process begins with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream {
-    pub fd: u32,
-    pub handle: u32,
-    /// `STREAM_TTY` …
-    pub flags: u32,
-}
-
-/// A resource limit of the first process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rlimit {
-    pub resource: u32,
-    pub soft: u64,
-    pub hard: u64,
-}
+/// A mount with the host's files as the kernel knows them.
+pub type Mount = abi::mount::Mount<PathBuf, Handles>;
 
 /// The first process and its view of the sandbox.
 #[derive(Clone, Debug, Default)]
@@ -157,6 +100,10 @@ pub struct BootSpec {
     pub awake_at_most: Duration,
     /// It sleeps though a task waits, with a time-out, for the answer to what it asked somebody outside.
     pub outbound_sleeps: bool,
+    /// Of a sandbox that opens its files anew: they may have changed since its memory was taken.
+    pub accepts_changed: bool,
+    /// Ports that its sockets had and get instead.
+    pub ports: Vec<(u16, u16)>,
     /// The first process waits until it is told to begin.
     pub hold: bool,
     /// The working directory is made if it is missing.
@@ -178,29 +125,34 @@ impl BootSpec {
     #[must_use]
     pub fn records(&self) -> Vec<u8> {
         let mut out = self.container_records();
-        let mut put = |tag, parts: &[&[u8]]| put(&mut out, tag, parts);
+        let mut put = |record: Record<'_>| record.encode(&mut out);
         if let Some(flags) = cpu::host_flags() {
-            put(TAG_CPU_FLAGS, &[flags.as_bytes()]);
+            put(Record::CpuFlags(flags));
         }
-        self.sysctls.iter().for_each(|(name, value)| put(TAG_SYSCTL, &[name.as_bytes(), &[0], value]));
+        for (name, value) in &self.sysctls {
+            put(Record::Sysctl(Setting { name: name.as_bytes(), value }));
+        }
         for (name, handle) in &self.net_tables {
-            put(TAG_NET_TABLE, &[&handle.to_le_bytes(), name.as_bytes()]);
+            put(Record::NetTable(NetTable { handle: *handle, name }));
         }
         if let Some(timeout) = self.idle_timeout {
-            let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-            put(TAG_IDLE_TIMEOUT, &[&timeout_ns.to_le_bytes()]);
-            let most_ns = u64::try_from(self.awake_at_most.as_nanos()).unwrap_or(u64::MAX);
-            put(TAG_AWAKE_AT_MOST, &[&most_ns.to_le_bytes()]);
+            put(Record::IdleTimeout(nanoseconds(timeout)));
+            put(Record::AwakeAtMost(nanoseconds(self.awake_at_most)));
             if self.outbound_sleeps {
-                put(TAG_OUTBOUND_SLEEP, &[&1_u32.to_le_bytes()]);
+                put(Record::OutboundSleep(true));
             }
-            let ignored: Vec<u8> = self.idle_ignores.iter().flat_map(AddressPrefix::to_bytes).collect();
-            if !ignored.is_empty() {
-                put(TAG_IDLE_IGNORES, &[&ignored]);
+            if self.accepts_changed {
+                put(Record::AcceptChanged(true));
+            }
+            for (old, new) in &self.ports {
+                put(Record::PortMap(PortMap { old: (*old).into(), new: (*new).into() }));
+            }
+            if !self.idle_ignores.is_empty() {
+                put(Record::IdleIgnores(self.idle_ignores[..].into()));
             }
         }
-        if let Some(record) = self.timers.record() {
-            put(TAG_TIMERS, &[&record]);
+        if let Some(timers) = self.timers.record() {
+            put(Record::Timers(timers));
         }
         out
     }
@@ -209,36 +161,27 @@ impl BootSpec {
     #[must_use]
     pub fn container_records(&self) -> Vec<u8> {
         let mut out = self.process_records();
-        let mut put = |tag, parts: &[&[u8]]| put(&mut out, tag, parts);
-        put(TAG_HOSTNAME, &[&self.hostname]);
-        put(TAG_DOMAINNAME, &[&self.domainname]);
+        let mut put = |record: Record<'_>| record.encode(&mut out);
+        put(Record::Hostname(&self.hostname));
+        put(Record::Domainname(&self.domainname));
         for mount in &self.mounts {
-            let (handle, flags) = (mount.handle.to_le_bytes(), mount.flags.to_le_bytes());
-            let strings =
-                [&mount.path, mount.kind.as_bytes(), mount.source.as_bytes(), mount.options.as_bytes()];
-            put(TAG_MOUNT, &[&handle, &flags, &strings.join(&0)]);
-            mount.lower.iter().for_each(|lower| put(TAG_MOUNT_LOWER, &[&lower.to_le_bytes()]));
+            put(Record::Mount(mount.map_words(|word| word.as_os_str().as_bytes())));
         }
-        if let Some(IdMaps { users, groups }) = &self.id_maps {
-            let count = u32::try_from(users.len()).unwrap_or(u32::MAX);
+        if let Some(maps) = &self.id_maps {
             let words = |extent: &Extent| [extent.inside, extent.host, extent.count];
-            let extents = users.iter().chain(groups).flat_map(words);
-            let words: Vec<u8> = [count].into_iter().chain(extents).flat_map(u32::to_le_bytes).collect();
-            put(TAG_ID_MAPS, &[&words]);
+            let [users, groups] =
+                [&maps.users, &maps.groups].map(|ids| ids.iter().map(words).collect::<Vec<_>>());
+            put(Record::IdMaps(records::IdMaps { users: users[..].into(), groups: groups[..].into() }));
         }
-        self.masked.iter().for_each(|path| put(TAG_MASKED, &[path]));
-        self.read_only.iter().for_each(|path| put(TAG_READ_ONLY, &[path]));
+        self.masked.iter().for_each(|path| put(Record::Masked(path)));
+        self.read_only.iter().for_each(|path| put(Record::ReadOnly(path)));
         for (limit, value) in self.limits.each() {
-            put(TAG_LIMIT, &[&u64::from(limit.number()).to_le_bytes(), &value.to_le_bytes()]);
+            put(Record::Limit(Limit { limit, value }));
         }
-        if let Some(container) = self.pid_space {
-            put(TAG_PID_SPACE, &[&container.to_le_bytes()]);
-        }
-        if let Some(container) = self.ipc_space {
-            put(TAG_IPC_SPACE, &[&container.to_le_bytes()]);
-        }
+        self.pid_space.iter().for_each(|container| put(Record::PidSpace(*container)));
+        self.ipc_space.iter().for_each(|container| put(Record::IpcSpace(*container)));
         for (name, value) in &self.ipc_settings {
-            put(TAG_IPC_SETTING, &[name.as_bytes(), &[0], value.as_bytes()]);
+            put(Record::IpcSetting(Setting { name: name.as_bytes(), value: value.as_bytes() }));
         }
         out
     }
@@ -247,113 +190,67 @@ impl BootSpec {
     #[must_use]
     pub fn process_records(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut put = |tag, parts: &[&[u8]]| put(&mut out, tag, parts);
-        self.args.iter().for_each(|arg| put(TAG_ARG, &[arg]));
-        self.env.iter().for_each(|var| put(TAG_ENV, &[var]));
-        put(TAG_CWD, &[&self.cwd]);
-        let ids = [self.creds.uid, self.creds.gid];
-        let ids: Vec<u8> = ids.iter().chain(&self.creds.groups).flat_map(|id| id.to_le_bytes()).collect();
-        put(TAG_CREDS, &[&ids]);
-        if let Some(sets) = self.capabilities {
-            let sets = [sets.bounding, sets.effective, sets.permitted, sets.inheritable, sets.ambient];
-            put(TAG_CAPABILITIES, &[&sets.map(u64::to_le_bytes).concat()]);
+        let mut put = |record: Record<'_>| record.encode(&mut out);
+        self.args.iter().for_each(|arg| put(Record::Arg(arg)));
+        self.env.iter().for_each(|var| put(Record::Env(var)));
+        put(Record::Cwd(&self.cwd));
+        let Creds { uid, gid, groups } = &self.creds;
+        put(Record::Creds(records::Creds { uid: *uid, gid: *gid, groups: groups[..].into() }));
+        self.capabilities.iter().for_each(|sets| put(Record::Capabilities(*sets)));
+        let (hold, make_cwd, no_new_privs) = (self.hold, self.make_cwd, self.no_new_privs);
+        put(Record::Flags(ProcessFlags { hold, make_cwd, no_new_privs }));
+        self.streams.iter().for_each(|stream| put(Record::Stream(*stream)));
+        self.rlimits.iter().for_each(|limit| put(Record::Rlimit(*limit)));
+        if let Some(Filter { logs, program }) = &self.seccomp {
+            put(Record::Seccomp(Seccomp { logs: *logs, program: program[..].into() }));
         }
-        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
-        let flags = flag(self.hold, BOOT_HOLD)
-            | flag(self.make_cwd, BOOT_MAKE_CWD)
-            | flag(self.no_new_privs, BOOT_NO_NEW_PRIVS);
-        put(TAG_FLAGS, &[&flags.to_le_bytes()]);
-        for stream in &self.streams {
-            let words = [stream.fd, stream.handle, stream.flags].map(u32::to_le_bytes);
-            put(TAG_STREAM, &[&words.concat()]);
-        }
-        for limit in &self.rlimits {
-            let head = u64::from(limit.resource).to_le_bytes();
-            put(TAG_RLIMIT, &[&head, &limit.soft.to_le_bytes(), &limit.hard.to_le_bytes()]);
-        }
-        if let Some(filter) = &self.seccomp {
-            let program: Vec<u8> =
-                filter.program.iter().flat_map(|instruction| instruction.to_bytes()).collect();
-            put(TAG_SECCOMP, &[&flag(filter.logs, SECCOMP_LOG).to_le_bytes(), &program]);
-        }
-        put(TAG_UMASK, &[&self.umask.to_le_bytes()]);
-        if let Some(score) = self.oom_score_adj {
-            put(TAG_OOM_SCORE_ADJ, &[&score.to_le_bytes()]);
-        }
+        put(Record::Umask(self.umask));
+        self.oom_score_adj.iter().for_each(|score| put(Record::OomScoreAdj(*score)));
         if let Some((rows, columns)) = self.winsize {
-            put(TAG_WINSIZE, &[&rows.to_le_bytes(), &columns.to_le_bytes()]);
+            put(Record::Winsize(Winsize { rows, columns }));
         }
         out
     }
 
-    /// A process from its records; `None` when they are not whole.
-    #[must_use]
-    pub fn of_process(bytes: &[u8]) -> Option<Self> {
+    /// A process from its records; those of anything else are malformed.
+    pub fn of_process(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut spec = Self::default();
-        let mut len = 0;
-        for record in abi::boot::records(bytes) {
-            len += 8 + record.data.len();
-            spec.take(record.tag, record.data)?;
+        for record in decode(bytes) {
+            let record = record?;
+            spec.take(record).ok_or(RecordError::Malformed { number: record.number() })?;
         }
-        (len == bytes.len()).then_some(spec)
+        Ok(spec)
     }
 
-    fn take(&mut self, tag: u32, data: &[u8]) -> Option<()> {
-        let mut longs =
-            data.chunks_exact(8).filter_map(|long| Some(u64::from_le_bytes(*long.first_chunk()?)));
-        let mut words =
-            data.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(*word.first_chunk()?)));
-        match tag {
-            TAG_ARG => self.args.push(data.to_vec()),
-            TAG_ENV => self.env.push(data.to_vec()),
-            TAG_CWD => self.cwd = data.to_vec(),
-            TAG_CREDS => {
-                self.creds = Creds { uid: words.next()?, gid: words.next()?, groups: words.collect() };
+    /// Takes a record about a process; `None`: it is about something else.
+    fn take(&mut self, record: Record<'_>) -> Option<()> {
+        match record {
+            Record::Arg(arg) => self.args.push(arg.to_vec()),
+            Record::Env(var) => self.env.push(var.to_vec()),
+            Record::Cwd(path) => self.cwd = path.to_vec(),
+            Record::Creds(records::Creds { uid, gid, groups }) => {
+                self.creds = Creds { uid, gid, groups: groups.iter().collect() };
             }
-            TAG_CAPABILITIES => {
-                let mut set = || longs.next();
-                let (bounding, effective, permitted) = (set()?, set()?, set()?);
-                let (inheritable, ambient) = (set()?, set()?);
-                self.capabilities =
-                    Some(Capabilities { bounding, effective, permitted, inheritable, ambient });
+            Record::Capabilities(sets) => self.capabilities = Some(sets),
+            Record::Flags(ProcessFlags { hold, make_cwd, no_new_privs }) => {
+                (self.hold, self.make_cwd, self.no_new_privs) = (hold, make_cwd, no_new_privs);
             }
-            TAG_FLAGS => {
-                let flags = words.next()?;
-                self.hold = flags & BOOT_HOLD != 0;
-                self.make_cwd = flags & BOOT_MAKE_CWD != 0;
-                self.no_new_privs = flags & BOOT_NO_NEW_PRIVS != 0;
+            Record::Stream(stream) => self.streams.push(stream),
+            Record::Rlimit(limit) => self.rlimits.push(limit),
+            Record::Seccomp(Seccomp { logs, program }) => {
+                self.seccomp = Some(Filter { logs, program: program.iter().collect() });
             }
-            TAG_STREAM => {
-                let (fd, handle, flags) = (words.next()?, words.next()?, words.next()?);
-                self.streams.push(Stream { fd, handle, flags });
-            }
-            TAG_RLIMIT => {
-                let resource = u32::try_from(longs.next()?).ok()?;
-                self.rlimits.push(Rlimit { resource, soft: longs.next()?, hard: longs.next()? });
-            }
-            TAG_SECCOMP => {
-                let (flags, program) = data.split_at_checked(4)?;
-                let logs = u32::from_le_bytes(*flags.first_chunk()?) & SECCOMP_LOG != 0;
-                self.seccomp = Some(Filter { logs, program: Instruction::all(program)?.collect() });
-            }
-            TAG_UMASK => self.umask = words.next()?,
-            TAG_OOM_SCORE_ADJ => self.oom_score_adj = Some(words.next()?.cast_signed()),
-            TAG_WINSIZE => {
-                let both = words.next()?;
-                self.winsize = Some(((both & 0xffff) as u16, (both >> 16) as u16));
-            }
+            Record::Umask(mask) => self.umask = mask,
+            Record::OomScoreAdj(score) => self.oom_score_adj = Some(score),
+            Record::Winsize(Winsize { rows, columns }) => self.winsize = Some((rows, columns)),
             _ => return None,
         }
         Some(())
     }
 }
 
-/// Appends a record.
-pub(crate) fn put(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
-    let len: usize = parts.iter().map(|part| part.len()).sum();
-    out.extend(tag.to_le_bytes());
-    out.extend(u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
-    parts.iter().for_each(|part| out.extend(*part));
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The part of the boot information that is not about the first process.
@@ -446,66 +343,118 @@ impl TscMeter {
 
 #[cfg(test)]
 mod tests {
-    use abi::boot::records;
+    use abi::limits::ContainerLimit;
+    use abi::mount::{FileSystem, HostKind};
+    use abi::records::Scope;
 
     use super::*;
 
-    #[test]
-    fn records_carry_the_specification() {
-        let spec = BootSpec {
+    /// A specification with something of each kind.
+    fn whole() -> BootSpec {
+        let extent = Extent { inside: 0, host: 1000, count: 1 };
+        BootSpec {
             args: vec![b"sh".to_vec(), b"-c".to_vec()],
+            env: vec![b"A=\xff".to_vec()],
+            cwd: b"/tmp".to_vec(),
+            hostname: b"h".to_vec(),
+            domainname: b"d".to_vec(),
             creds: Creds { uid: 1, gid: 2, groups: vec![3] },
+            capabilities: Some(Capabilities { bounding: 3, ambient: 1, ..Capabilities::default() }),
+            no_new_privs: true,
+            seccomp: Some(Filter { logs: true, program: vec![Instruction::plain(6, 0x7fff_0000)] }),
             mounts: vec![
-                Mount { handle: 7, flags: 1, path: b"/".to_vec(), ..Mount::default() },
-                Mount::of_kernel("proc", b"/proc".to_vec(), 0),
+                Mount::of_host(HostKind::Overlay, Handles { root: 7, lower: Some(8) }, "/".into(), 1),
+                Mount::of_kernel(FileSystem::Proc, "/proc".into(), 0),
             ],
-            capabilities: Some(Capabilities { bounding: 3, ..Capabilities::default() }),
-            hold: true,
+            streams: vec![Stream { fd: 0, handle: 7, flags: 1 }],
+            rlimits: vec![Rlimit { resource: 7, soft: 10, hard: u64::MAX }],
+            umask: 0o27,
+            oom_score_adj: Some(-3),
+            id_maps: Some(IdMaps { users: vec![extent], groups: Vec::new() }),
+            sysctls: vec![("net/core/somaxconn".into(), b"4096".to_vec())],
+            net_tables: vec![("udp", 9)],
+            masked: vec![b"/m".to_vec()],
+            read_only: vec![b"/r".to_vec()],
+            limits: ContainerLimits { tasks_max: Some(5), ..ContainerLimits::default() },
             pid_space: Some(9),
             ipc_space: Some(0),
             ipc_settings: vec![("kernel/sem".into(), "1 2 3 4".into())],
-            rlimits: vec![Rlimit { resource: 7, soft: 10, hard: 20 }],
-            winsize: Some((24, 80)),
+            idle_timeout: Some(Duration::from_secs(1)),
+            idle_ignores: vec![AddressPrefix::v4([10, 0, 0, 0], 8).unwrap()],
+            timers: Timers::Wake(Timers::AHEAD),
+            outbound_sleeps: true,
+            accepts_changed: true,
+            ports: vec![(80, 8080)],
+            hold: true,
+            winsize: Some((24, 300)),
             ..BootSpec::default()
-        };
-        let bytes = spec.records();
-        let find =
-            |tag| records(&bytes).filter(|r| r.tag == tag).map(|r| r.data.to_vec()).collect::<Vec<_>>();
-        assert_eq!(find(TAG_ARG), [b"sh".to_vec(), b"-c".to_vec()]);
-        assert_eq!(find(TAG_CREDS), [[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]]);
-        assert_eq!(find(TAG_MOUNT)[0], b"\x07\0\0\0\x01\0\0\0/\0\0\0");
-        assert_eq!(find(TAG_MOUNT)[1], b"\xff\xff\xff\xff\0\0\0\0/proc\0proc\0proc\0");
-        assert_eq!((find(TAG_CAPABILITIES)[0].len(), find(TAG_FLAGS)), (40, vec![vec![1, 0, 0, 0]]));
-        assert_eq!(find(TAG_RLIMIT)[0].len(), 24);
-        assert_eq!(find(TAG_PID_SPACE), [[9, 0, 0, 0, 0, 0, 0, 0]]);
-        assert!(records(&BootSpec::default().records()).all(|record| record.tag != TAG_PID_SPACE));
-        assert_eq!(
-            (find(TAG_IPC_SPACE), find(TAG_IPC_SETTING)),
-            (vec![vec![0; 8]], vec![b"kernel/sem\x001 2 3 4".to_vec()])
-        );
-        assert_eq!(find(TAG_WINSIZE), [[24, 0, 80, 0]]);
+        }
+    }
+
+    /// The records, each of which is whole.
+    fn all(bytes: &[u8]) -> Vec<Record<'_>> {
+        decode(bytes).collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn records_carry_the_specification() {
+        let bytes = whole().records();
+        let found = all(&bytes);
+        let mounts = whole().mounts;
+        let mounts =
+            mounts.iter().map(|mount| Record::Mount(mount.map_words(|word| word.as_os_str().as_bytes())));
+        let are_mounts = found.iter().copied().filter(|record| matches!(record, Record::Mount(_)));
+        assert!(are_mounts.eq(mounts));
+        let (second, extents) = (1_000_000_000, [[0, 1000, 1]]);
+        for expected in [
+            Record::Arg(b"sh"),
+            Record::Arg(b"-c"),
+            Record::Hostname(b"h"),
+            Record::Domainname(b"d"),
+            Record::IdMaps(records::IdMaps { users: extents[..].into(), groups: [][..].into() }),
+            Record::Sysctl(Setting { name: b"net/core/somaxconn", value: b"4096" }),
+            Record::NetTable(NetTable { handle: 9, name: "udp" }),
+            Record::Masked(b"/m"),
+            Record::ReadOnly(b"/r"),
+            Record::Limit(Limit { limit: ContainerLimit::TasksMax, value: 5 }),
+            Record::PidSpace(9),
+            Record::IpcSpace(0),
+            Record::IpcSetting(Setting { name: b"kernel/sem", value: b"1 2 3 4" }),
+            Record::IdleTimeout(second),
+            Record::AwakeAtMost(0),
+            Record::IdleIgnores(whole().idle_ignores[..].into()),
+            Record::Timers(records::Timers { ahead_ns: 30 * second, grid_ns: 0 }),
+            Record::OutboundSleep(true),
+            Record::AcceptChanged(true),
+            Record::PortMap(PortMap { old: 80, new: 8080 }),
+        ] {
+            assert_eq!(found.iter().filter(|record| **record == expected).count(), 1, "{expected:?}");
+        }
+        let plain = BootSpec::default().records();
+        assert!(all(&plain).iter().all(|record| !matches!(record, Record::PidSpace(_) | Record::Timers(_))));
+    }
+
+    #[test]
+    fn records_are_about_whom_they_are_asked_for() {
+        let (process, container) = (whole().process_records(), whole().container_records());
+        assert!(all(&process).iter().all(|record| record.scope() == Scope::Process));
+        assert!(all(&container).iter().all(|record| record.scope() <= Scope::Container));
     }
 
     #[test]
     fn a_process_comes_back_from_its_records() {
-        let spec = BootSpec {
-            args: vec![b"sh".to_vec()],
-            env: vec![b"A=\xff".to_vec()],
-            cwd: b"/tmp".to_vec(),
-            creds: Creds { uid: 1, gid: 2, groups: vec![3, 4] },
-            capabilities: Some(Capabilities { bounding: 3, ambient: 1, ..Capabilities::default() }),
-            no_new_privs: true,
-            streams: vec![Stream { fd: 0, handle: 7, flags: 1 }],
-            rlimits: vec![Rlimit { resource: 7, soft: 10, hard: u64::MAX }],
-            umask: 0o27,
-            seccomp: Some(Filter { logs: true, program: vec![Instruction::plain(6, 0x7fff_0000)] }),
-            winsize: Some((24, 300)),
-            ..BootSpec::default()
-        };
+        let spec = whole();
         let bytes = spec.process_records();
         let back = BootSpec::of_process(&bytes).unwrap();
-        assert_eq!(format!("{back:?}"), format!("{spec:?}"));
-        assert!(BootSpec::of_process(&bytes[..bytes.len() - 1]).is_none());
-        assert!(BootSpec::of_process(&spec.records()).is_none());
+        assert_eq!(back.process_records(), bytes);
+        assert_eq!((back.args, back.env, back.cwd), (spec.args.clone(), spec.env.clone(), spec.cwd.clone()));
+        assert_eq!((back.creds, back.capabilities), (spec.creds.clone(), spec.capabilities));
+        assert_eq!((back.seccomp, back.streams), (spec.seccomp.clone(), spec.streams.clone()));
+        assert_eq!((back.rlimits, back.umask), (spec.rlimits.clone(), spec.umask));
+        assert_eq!((back.oom_score_adj, back.winsize), (spec.oom_score_adj, spec.winsize));
+        assert_eq!((back.hold, back.make_cwd, back.no_new_privs), (true, false, true));
+        assert_eq!(BootSpec::of_process(&bytes[..bytes.len() - 1]).unwrap_err(), RecordError::CutOff);
+        let error = BootSpec::of_process(&spec.records()).unwrap_err();
+        assert_eq!(error, RecordError::Malformed { number: 4 });
     }
 }

@@ -128,6 +128,20 @@ impl Directory {
         self.file_with(name, OFlags::RDWR | OFlags::CREATE)
     }
 
+    /// Makes a file for the caller alone; an error if there is an entry of this name.
+    pub fn new_file(&self, name: &str) -> io::Result<File> {
+        self.file_with(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    }
+
+    /// Opens a regular file of the caller's that nobody else may write, to be read only.
+    pub fn file_to_read(&self, name: &str) -> io::Result<File> {
+        let file = self.file_with(name, OFlags::RDONLY)?;
+        if fs::fstat(&file)?.st_mode & WRITABLE_BY_OTHERS != 0 {
+            return Err(refused(&format!("others than its owner may write {name} in it")));
+        }
+        Ok(file)
+    }
+
     fn file_with(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR) {
@@ -323,6 +337,19 @@ mod tests {
             (b"new".into(), b"kept".into())
         );
         assert!(!std_fs::symlink_metadata(at("link")).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn files_to_be_believed_are_nobody_elses() {
+        let temp = TempDir::new();
+        let dir = Directory::make(&temp.path().join("dir")).unwrap();
+        drop(dir.new_file("file").unwrap());
+        assert_eq!(dir.new_file("file").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(dir.file_to_read("file").is_ok());
+        set_mode(&dir.path().join("file"), 0o620);
+        assert!(why(dir.file_to_read("file")).contains("may write file"));
+        symlink("file", dir.path().join("link")).unwrap();
+        assert!(why(dir.file_to_read("link")).contains("symbolic link"));
     }
 
     #[test]

@@ -5,16 +5,13 @@ use std::sync::Arc;
 
 use abi::HostCall;
 use abi::hostcall::{
-    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, ASYNC_SWAP_IN, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS,
-    EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, PROCESSES_MAX_BYTES,
-    RANDOM, RELEASE, REPORT, REPORT_CONTAINER_ENDED, REPORT_CONTAINER_FAILED, REPORT_CONTAINER_PAUSED,
-    REPORT_CONTAINER_RESUMED, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_HIBERNATED,
-    REPORT_IDLE, REPORT_KEPT_AWAKE, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_NOT_HIBERNATED,
-    REPORT_NOT_TAKEN, REPORT_OOM_KILL, REPORT_PROCESSES, REPORT_RESUMED, REPORT_TIMER, REPORT_USAGE,
-    REPORT_WAKE_EVENT, REPORT_WOKEN_FOR, SET_DEADLINE, SNAPSHOT, STATS, SUBMIT, SWAP_IN, SWAP_IN_AHEAD,
-    SWAP_OUT, TIMER_MAX_BYTES, USAGE_MAX_BYTES, WHY_MAX_BYTES, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, ASYNC_SWAP_IN, BEGIN_WAKE, CLOCK, CONTAINER_TAKE,
+    CPU_TIME, EVENTS, EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KEEP, KEEP_CONTENT, KICK, LOG,
+    OPEN, PANIC, PLACED, PUT_CONTENT, RANDOM, RELEASE, REPORT, SET_DEADLINE, SNAPSHOT, STATS, SUBMIT,
+    SWAP_IN, SWAP_IN_AHEAD, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
+use abi::report::{self, ContainerId, Report};
 use abi::socket::ROUTE_QUERY;
 use abi::word::low32;
 
@@ -29,8 +26,9 @@ use crate::hostcall::io_threads::Urgency;
 use crate::hostcall::route;
 use crate::memory::SandboxMemory;
 use crate::platform::machine::{Reply, Upcalls};
-use crate::sandbox::{ContainerNews, Outcome, Sandbox};
+use crate::sandbox::{Outcome, Sandbox};
 use crate::vcpu::Cpus;
+use crate::watchdog::Pulse;
 
 /// Longest text of one log line or of a panic, in bytes.
 const TEXT_MAX: u64 = 4096;
@@ -99,19 +97,17 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         CPU_TIME => cpu_time(sandbox).cast_signed(),
         EVENTS => take_events(sandbox, a, b),
         RANDOM => random(sandbox, a, b),
-        EXEC_TAKE => take_exec(sandbox, a, b, c),
-        REPORT => report(sandbox, &call.args),
+        EXEC_TAKE | CONTAINER_TAKE => take_records(sandbox, call),
+        REPORT => take_report(sandbox, &call.args),
         HIBERNATED => hibernated(sandbox, a, b),
         STATS => set_stats(sandbox, a),
-        SNAPSHOT => snapshot(sandbox, cpu, a).map_or_else(Errno::as_result, |()| 0),
+        SNAPSHOT | KEEP_CONTENT | PUT_CONTENT | PLACED => of_an_image(sandbox, cpu, call, pulse),
         SWAP_OUT => sandbox.hibernation().swap_out(&sandbox.memory, a),
         SWAP_IN => swap_in(sandbox, call.args),
+        KEEP => sandbox.hibernation().keep(&sandbox.memory, a, b),
         SUBMIT if a == ASYNC_SWAP_IN => submit_swap_in(sandbox, call.args),
         BEGIN_WAKE => sandbox.hibernation().wake_mode(),
-        RELEASE => {
-            injection::releases();
-            answer(sandbox.memory.release(a, b))
-        }
+        RELEASE => release(sandbox, a, b),
         WINDOW_MAP => window_map(sandbox, &call.args),
         WINDOW_UNMAP => window_unmap(sandbox, a),
         WINDOW_COPY => answer(sandbox.memory.window_copy(a, b, c)),
@@ -123,33 +119,46 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
     if sandbox.cpus.is_stopping() { Reply::Leave } else { Reply::Result(result) }
 }
 
-/// `REPORT`: news of an exec'd process, of a container, or of the sandbox.
-fn report(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
-    let [what, of, ..] = *args;
-    match what {
-        REPORT_EXEC_STARTED..=REPORT_EXEC_ENDED => return report_exec(sandbox, args),
-        REPORT_PROCESSES
-        | REPORT_USAGE
-        | REPORT_CONTAINER_ENDED
-        | REPORT_CONTAINER_FAILED
-        | REPORT_CONTAINER_PAUSED
-        | REPORT_CONTAINER_RESUMED
-        | REPORT_TIMER
-        | REPORT_KEPT_AWAKE
-        | REPORT_WOKEN_FOR => report_container(sandbox, args),
-        0..=REPORT_RESUMED
-        | REPORT_IDLE..=REPORT_WAKE_EVENT
-        | REPORT_LIMIT_HOLDS..=REPORT_LIMIT_REFUSED
-        | REPORT_OOM_KILL
-        | REPORT_NOT_TAKEN => {
-            injection::reported(what);
-            if what == REPORT_IDLE {
+/// Calls about memory and files that are taken, or were. Disks take as long as they do.
+fn of_an_image(sandbox: &Sandbox, cpu: u32, call: &HostCall, pulse: Option<&Pulse>) -> i64 {
+    let [a, b, c, ..] = call.args;
+    let carry_out = || match call.number {
+        SNAPSHOT => snapshot(sandbox, cpu, a).map(|()| 0),
+        KEEP_CONTENT => sandbox.keep_content(a, b),
+        PUT_CONTENT => sandbox.put_content(a, b, c),
+        _ => {
+            sandbox.has_placed_all();
+            Ok(sandbox.files.serve(call, &*sandbox.memory))
+        }
+    };
+    sandbox.pulses.resting(pulse, carry_out).unwrap_or_else(Errno::as_result)
+}
+
+/// `REPORT`. News of exec'd processes are the relay's; all others are passed on.
+fn take_report(sandbox: &Sandbox, words: &[u64; 6]) -> i64 {
+    let place = report::payload(words);
+    let payload = match place.len {
+        0 => Some(Vec::new()),
+        len => sandbox.memory.copy_in(place.phys, len),
+    };
+    let Some(payload) = payload else { return -i64::from(libc::EFAULT) };
+    let Some(report) = Report::parse(words, &payload) else { return -i64::from(libc::EINVAL) };
+    match report {
+        Report::ExecStarted { exec, pid } => {
+            let waiting = sandbox.execs().started(exec, pid);
+            waiting.into_iter().for_each(|event| sandbox.events.post(event));
+        }
+        Report::ExecFailed { exec, code, why } => {
+            sandbox.execs().failed(exec, code, &String::from_utf8_lossy(why));
+        }
+        Report::ExecEnded { exec, status } => sandbox.execs().ended(exec, status),
+        _ => {
+            injection::reported(&report);
+            if report == Report::Idle {
                 sandbox.hibernation().rest();
             }
-            sandbox.report(what, of);
+            sandbox.report(&report);
         }
-        // The others are the VMM's own.
-        _ => return -i64::from(libc::EINVAL),
     }
     0
 }
@@ -246,11 +255,17 @@ fn random(sandbox: &Sandbox, phys: u64, len: u64) -> i64 {
     0
 }
 
-fn take_exec(sandbox: &Sandbox, id: u64, phys: u64, len: u64) -> i64 {
+/// `EXEC_TAKE` and `CONTAINER_TAKE`.
+fn take_records(sandbox: &Sandbox, call: &HostCall) -> i64 {
+    let [id, phys, len, ..] = call.args;
     if sandbox.memory.host_ptr(phys, len).is_none() {
         return -i64::from(libc::EFAULT);
     }
-    match sandbox.execs().take(id, &sandbox.files) {
+    let taken = match call.number {
+        CONTAINER_TAKE => sandbox.coming_containers().take(ContainerId(id), &sandbox.files),
+        _ => sandbox.execs().take(id, &sandbox.files),
+    };
+    match taken {
         // They are as long as the kernel was told.
         Ok(records) if records.len() as u64 <= len && sandbox.memory.copy_out(phys, &records).is_some() => {
             i64::try_from(records.len()).unwrap_or(0)
@@ -258,44 +273,6 @@ fn take_exec(sandbox: &Sandbox, id: u64, phys: u64, len: u64) -> i64 {
         Ok(_) => -i64::from(libc::EINVAL),
         Err(error) => error.as_result(),
     }
-}
-
-fn report_exec(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
-    let [what, id, value, phys, len, _] = *args;
-    match what {
-        REPORT_EXEC_STARTED => {
-            let waiting = sandbox.execs().started(id, low32(value));
-            waiting.into_iter().for_each(|event| sandbox.events.post(event));
-        }
-        REPORT_EXEC_FAILED => {
-            let why = sandbox.memory.copy_in(phys, len.min(TEXT_MAX)).unwrap_or_default();
-            let code = u8::try_from(value).unwrap_or(u8::MAX);
-            sandbox.execs().failed(id, code, &String::from_utf8_lossy(&why));
-        }
-        _ => sandbox.execs().ended(id, low32(value).cast_signed()),
-    }
-    0
-}
-
-fn report_container(sandbox: &Sandbox, args: &[u64; 6]) {
-    let [what, id, value, phys, len, _] = *args;
-    let text = |most: u64| {
-        let bytes = sandbox.memory.copy_in(phys, len.min(most)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    let status = low32(value).cast_signed();
-    let news = match what {
-        REPORT_PROCESSES => ContainerNews::Processes(text(PROCESSES_MAX_BYTES)),
-        REPORT_USAGE => ContainerNews::Usage { request: value, text: text(USAGE_MAX_BYTES) },
-        REPORT_KEPT_AWAKE => ContainerNews::KeptAwake(text(WHY_MAX_BYTES)),
-        REPORT_WOKEN_FOR => ContainerNews::WokenFor(text(WHY_MAX_BYTES)),
-        REPORT_CONTAINER_PAUSED => ContainerNews::Rested(value),
-        REPORT_CONTAINER_RESUMED => ContainerNews::WentOn(value),
-        REPORT_TIMER => ContainerNews::Timer(text(TIMER_MAX_BYTES)),
-        REPORT_CONTAINER_FAILED => ContainerNews::Failed { why: text(TEXT_MAX), status },
-        _ => ContainerNews::Ended(status),
-    };
-    sandbox.tell_of_container(id, news);
 }
 
 fn window_map(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
@@ -334,6 +311,13 @@ fn window_unmap(sandbox: &Sandbox, chunk: u64) -> i64 {
     answer(result)
 }
 
+/// `RELEASE`.
+fn release(sandbox: &Sandbox, phys: u64, len: u64) -> i64 {
+    injection::releases();
+    sandbox.hibernation().keep_range(&sandbox.memory, phys, len);
+    answer(sandbox.memory.release(phys, len))
+}
+
 /// `SWAP_IN`. A page that is lost ends the sandbox.
 fn swap_in(sandbox: &Sandbox, [phys, count, how, ..]: [u64; 6]) -> i64 {
     sandbox.hibernation().swap_in(&sandbox.memory, phys, count, how).unwrap_or_else(|error| {
@@ -355,7 +339,7 @@ fn set_stats(sandbox: &Sandbox, phys: u64) -> i64 {
     if sandbox.kernel_stats.set(&sandbox.memory, phys) { 0 } else { -i64::from(libc::EFAULT) }
 }
 
-/// `SNAPSHOT`. Once the memory is taken the sandbox ends.
+/// `SNAPSHOT`. Once the memory is taken the sandbox ends, or sleeps on.
 fn snapshot(sandbox: &Sandbox, cpu: u32, request: u64) -> Result<(), Errno> {
     if !sandbox.wants_snapshot(request.cast_signed()) {
         return Err(Errno(libc::EPERM));
@@ -363,9 +347,11 @@ fn snapshot(sandbox: &Sandbox, cpu: u32, request: u64) -> Result<(), Errno> {
     if !sandbox.cpus.hold_others(cpu) {
         return Err(Errno(libc::EAGAIN));
     }
-    // What the kernel has not been told yet, the next VMM tells.
-    let taken = if sandbox.files.io().is_at_work() { Err(Errno(libc::EAGAIN)) } else { sandbox.take() };
-    if taken.is_err() {
+    // What the kernel has not been told yet, the next VMM tells. One that begins with an image knows nothing of it.
+    let is_at_work = sandbox.files.io().is_at_work();
+    let has_news = sandbox.wants_image() && !sandbox.events.is_empty();
+    let taken = if is_at_work || has_news { Err(Errno(libc::EAGAIN)) } else { sandbox.take() };
+    if !sandbox.cpus.is_stopping() {
         sandbox.cpus.let_go();
     }
     taken
@@ -375,19 +361,24 @@ fn snapshot(sandbox: &Sandbox, cpu: u32, request: u64) -> Result<(), Errno> {
 fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     match sandbox.hibernation().hibernated(&sandbox.memory, phys) {
         None => return -i64::from(libc::EFAULT),
-        Some(CameOut::AsleepAlready) => sandbox.report(REPORT_HIBERNATED, request),
+        Some(CameOut::AsleepAlready) => sandbox.tell_of_sleep(request, true),
+        // It is about to go on.
+        Some(CameOut::Asleep) if sandbox.hibernation().stays() => {
+            sandbox.tell_of_sleep(request, true);
+            sandbox.pulses.hush();
+        }
         Some(CameOut::Asleep) => {
             sandbox.files.io().rest();
             sandbox.machine.trim();
             sandbox.memory.trim();
             footprint::trim_heap();
-            sandbox.report(REPORT_HIBERNATED, request);
+            sandbox.tell_of_sleep(request, true);
             sandbox.pulses.hush();
             Hibernation::settle(sandbox.hibernation());
             injection::pass(Point::Asleep);
         }
         Some(CameOut::StayedWarm) => {
-            sandbox.report(REPORT_NOT_HIBERNATED, request);
+            sandbox.tell_of_sleep(request, false);
             injection::pass(Point::Asleep);
         }
     }

@@ -4,18 +4,16 @@
 //! leash. Signals and sizes of the terminal come over it; reports of the process's start and end go back. When the
 //! connection is closed the process is killed, and when the process has ended the connection is closed. The kernel
 //! takes a request when it gets to it; until then the request's descriptors are here.
-//!
-//! Further containers of a sandbox take the same way in: their requests wait here, under ids that no process has.
 #![deny(unsafe_code)]
 
-mod request;
+pub(crate) mod handover;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Instant;
 
-use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_WINSIZE, Event};
+use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_EXEC_WINSIZE, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::companions::PATIENCE;
@@ -23,8 +21,9 @@ use crate::errno::Errno;
 use crate::hostcall::host_io::HostIo;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::process;
+use crate::request::Request;
 use crate::signals::SIGNAL_MAX;
-pub use request::{Request, VIEWS_MAX};
+pub use handover::MakePeer;
 
 /// Most exec'd processes at a time.
 pub const EXECS_MAX: usize = 128;
@@ -34,7 +33,7 @@ pub const PRESERVED_MAX: usize = 64;
 pub const STREAMS_MAX: usize = 3 + PRESERVED_MAX;
 /// Most events that are kept for a process until it has started.
 const WAITING_MAX: usize = 64;
-/// Why none is added any more.
+/// Why none is added to a sandbox that ends.
 const OVER: &str = "it has ended";
 
 /// A report about a process to its peer.
@@ -70,13 +69,16 @@ pub struct Received {
 /// call waits.
 pub trait ExecPeer: Debug + Send {
     /// Readable when [`ExecPeer::receive`] has something to take.
-    fn descriptor(&self) -> RawFd;
+    fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// Reports on the process; the other side may be gone.
     fn report(&self, report: &ExecReport);
 
     /// Reports that the process is not started, and why.
     fn refuse(&self, why: String);
+
+    /// The bytes that were read and are no whole order yet.
+    fn unread(&self) -> &[u8];
 
     /// Takes the orders that have come, or as many of them as are good at a time.
     fn receive(&mut self) -> Received;
@@ -128,7 +130,7 @@ fn event(id: u64, order: ExecOrder) -> Option<Event> {
         ExecOrder::Signal { .. } => None,
         ExecOrder::Resize { rows, columns } => {
             let value = i64::from(rows) << 16 | i64::from(columns);
-            Some(Event { kind: EVENT_WINSIZE, flags: 0, token: id, value })
+            Some(Event { kind: EVENT_EXEC_WINSIZE, flags: 0, token: id, value })
         }
     }
 }
@@ -137,17 +139,8 @@ fn event(id: u64, order: ExecOrder) -> Option<Event> {
 struct Table {
     last: u64,
     execs: BTreeMap<u64, Exec>,
-    /// Containers that the kernel has not taken yet.
-    containers: BTreeMap<u64, Request>,
-    /// The sandbox ends.
-    is_over: bool,
-}
-
-impl Table {
-    fn new_id(&mut self) -> u64 {
-        self.last += 1;
-        self.last
-    }
+    /// Why nobody is added any more.
+    refuses: Option<&'static str>,
 }
 
 /// See the module. Any thread may call; nothing waits.
@@ -169,31 +162,30 @@ impl ExecRelay {
     /// been told.
     pub fn add(&self, peer: Box<dyn ExecPeer>, request: Request) -> Option<(u64, i64)> {
         let mut table = self.lock();
-        if table.is_over {
-            peer.refuse(OVER.into());
+        if let Some(why) = table.refuses {
+            peer.refuse(why.into());
             return None;
         }
         if table.execs.len() >= EXECS_MAX {
             peer.refuse(format!("{EXECS_MAX} others run already"));
             return None;
         }
-        let (id, len) = (table.new_id(), i64::try_from(request.len()).unwrap_or(i64::MAX));
+        table.last += 1;
+        let (id, len) = (table.last, request.len());
         let exec = Exec { peer: Some(peer), request: Some(request), is_started: false, waiting: Vec::new() };
         table.execs.insert(id, exec);
         Some((id, len))
     }
 
-    /// Adds a container; result: its id, and how many bytes its records have.
-    pub fn add_container(&self, request: Request) -> (u64, i64) {
-        let mut table = self.lock();
-        let (id, len) = (table.new_id(), i64::try_from(request.len()).unwrap_or(i64::MAX));
-        table.containers.insert(id, request);
-        (id, len)
+    /// Leaves the ids up to this one to processes that the kernel has had. Called before any is added.
+    pub fn begin_after(&self, last: u64) {
+        // Ids that are yet to be given are above it.
+        self.lock().last = last.min(u64::MAX / 2);
     }
 
-    /// Drops the request for a container that is wanted no more, if the kernel has not taken it.
-    pub fn drop_container(&self, id: u64) {
-        self.lock().containers.remove(&id);
+    /// The last id that was given.
+    pub(crate) fn last(&self) -> u64 {
+        self.lock().last
     }
 
     /// The descriptors of the connections, to be polled.
@@ -201,7 +193,7 @@ impl ExecRelay {
         self.lock()
             .execs
             .values()
-            .filter_map(|exec| exec.peer.as_ref().map(|peer| peer.descriptor()))
+            .filter_map(|exec| exec.peer.as_ref().map(|peer| peer.descriptor().as_raw_fd()))
             .collect()
     }
 
@@ -227,12 +219,8 @@ impl ExecRelay {
         all
     }
 
-    /// The kernel takes the request that it was told of; an error has been reported to the peer, if it is a process's.
+    /// The kernel takes the request that it was told of; an error has been reported to the peer.
     pub fn take(&self, id: u64, io: &HostIo) -> Result<Vec<u8>, Errno> {
-        let container = self.lock().containers.remove(&id);
-        if let Some(request) = container {
-            return request.give(io);
-        }
         let request = self.lock().execs.get_mut(&id).and_then(|exec| exec.request.take());
         let given = request.ok_or(Errno(libc::ESRCH))?.give(io);
         given.map_err(|error| {
@@ -264,7 +252,7 @@ impl ExecRelay {
     /// The sandbox ends, and all of them with it: their peers are told.
     pub fn end(&self) {
         let mut table = self.lock();
-        table.is_over = true;
+        table.refuses = Some(OVER);
         for exec in table.execs.values() {
             match &exec.peer {
                 Some(_) if exec.is_started => exec.tell(&ExecReport::Exited { status: libc::SIGKILL }),
@@ -281,7 +269,8 @@ impl ExecRelay {
             let mut table = self.lock();
             let begun = table.execs.values_mut().filter(|exec| exec.is_started);
             let peers = begun.filter_map(|exec| exec.peer.as_mut());
-            let left = peers.filter_map(|peer| (!peer.receive().is_over).then(|| peer.descriptor()));
+            let left =
+                peers.filter_map(|peer| (!peer.receive().is_over).then(|| peer.descriptor().as_raw_fd()));
             let left: Vec<RawFd> = left.collect();
             drop(table);
             if left.is_empty() || start.elapsed() > PATIENCE {
@@ -301,7 +290,7 @@ impl ExecRelay {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsFd, OwnedFd};
     use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
     use super::*;
@@ -319,13 +308,14 @@ mod tests {
     /// The relay's end of a connection.
     #[derive(Debug)]
     struct Peer {
+        connection: OwnedFd,
         orders: Receiver<ExecOrder>,
         reports: Sender<ExecReport>,
     }
 
     impl ExecPeer for Peer {
-        fn descriptor(&self) -> RawFd {
-            -1
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.connection.as_fd()
         }
 
         fn report(&self, report: &ExecReport) {
@@ -333,6 +323,10 @@ mod tests {
         }
 
         fn refuse(&self, _why: String) {}
+
+        fn unread(&self) -> &[u8] {
+            &[]
+        }
 
         fn receive(&mut self) -> Received {
             let mut received = Received::default();
@@ -349,21 +343,22 @@ mod tests {
     }
 
     /// The peer's end: orders to the process, and reports from it.
-    type Asker = (Sender<ExecOrder>, Receiver<ExecReport>);
+    pub(super) type Asker = (Sender<ExecOrder>, Receiver<ExecReport>);
 
     fn connection() -> (Box<dyn ExecPeer>, Asker) {
         let (asking, orders) = channel();
         let (reports, told) = channel();
-        (Box::new(Peer { orders, reports }), (asking, told))
+        let connection = streams(1).remove(0);
+        (Box::new(Peer { connection, orders, reports }), (asking, told))
     }
 
-    fn execs() -> (ExecRelay, u64, Asker) {
+    pub(super) fn execs() -> (ExecRelay, u64, Asker) {
         let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
         let (id, _) = execs.add(theirs, Request::for_process(records(), streams(3)).unwrap()).unwrap();
         (execs, id, ours)
     }
 
-    fn told((_, reports): &Asker) -> Vec<ExecReport> {
+    pub(super) fn told((_, reports): &Asker) -> Vec<ExecReport> {
         reports.try_iter().collect()
     }
 
@@ -391,7 +386,7 @@ mod tests {
         assert_eq!(events, [signal(id, libc::SIGTERM, false)]);
         peer.0.send(ExecOrder::Resize { rows: 2, columns: 3 }).unwrap();
         let kinds: Vec<_> = execs.orders().iter().map(|event| (event.kind, event.value)).collect();
-        assert_eq!(kinds, [(EVENT_WINSIZE, 2 << 16 | 3)]);
+        assert_eq!(kinds, [(EVENT_EXEC_WINSIZE, 2 << 16 | 3)]);
         execs.ended(id, 256);
         assert_eq!(told(&peer), [ExecReport::Started { pid: 7 }, ExecReport::Exited { status: 256 }]);
     }

@@ -17,6 +17,9 @@ pub static KERNEL: &[u8] = &PageAligned(*include_bytes!(concat!(env!("OUT_DIR"),
 /// The SHA-256 of [`KERNEL`] in hexadecimal digits.
 pub const KERNEL_DIGEST: &str = env!("DORMOUSE_KERNEL_DIGEST");
 
+/// The SHA-256 of the stub's image, likewise. The kernel's memory refers to the stub's code.
+pub const STUB_DIGEST: &str = env!("DORMOUSE_STUB_DIGEST");
+
 #[repr(C, align(4096))]
 struct PageAligned<B: ?Sized>(B);
 

@@ -5,7 +5,9 @@
 mod activity;
 pub mod boot;
 pub mod broker;
+pub mod checkpoint;
 pub mod companions;
+pub mod container_queue;
 pub mod cpu;
 pub mod descriptor_passing;
 pub mod directory;
@@ -33,6 +35,7 @@ pub mod platform;
 pub mod pod_place;
 pub mod process;
 pub mod recoverable_copy;
+pub mod request;
 pub mod sandbox;
 pub mod signals;
 pub mod snapshot;

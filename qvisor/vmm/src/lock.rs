@@ -12,10 +12,14 @@ pub enum Rank {
     Progress,
     /// Exec'd processes (`exec_relay`).
     ExecRelay,
+    /// Containers that the kernel has not taken (`container_queue`).
+    ContainerQueue,
     /// The home of its pages (`hibernate`). Held while the disk is read or written.
     Hibernation,
     /// Figures of its hibernations and wakes.
     HibernationFigures,
+    /// Pages that stay in memory for an image. Held while they are written.
+    Staying,
     /// Waiting for the time to pack its pages.
     Settling,
     /// How often vCPUs left the guest (kvm).
@@ -56,6 +60,8 @@ pub enum Rank {
     StubsReady,
     /// Whether a process is reaped. Held while its pid is used.
     StubReaped,
+    /// The image that the sandbox's memory is asked for (`checkpoint`).
+    Image,
     /// The broker's socket. Held from a request to its answer.
     Broker,
     /// The leash's socket.
@@ -189,6 +195,11 @@ impl<T> RwLock<T> {
             rank,
             inner: sync::RwLock::new(value),
         }
+    }
+
+    /// The value, which nobody else has any more.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the lock to read.

@@ -3,12 +3,13 @@
 //! The kernel's *linear map* is this reservation: guest-physical `p` is at `base + p`. Every address the guest
 //! hands over is turned into a host pointer by [`SandboxMemory::host_ptr`], and nowhere else.
 
+mod populated;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use abi::layout::{
 };
 use abi::word::to_usize;
 
+pub(crate) use self::populated::add_range;
 use crate::lock::{Mutex, Rank};
 use crate::recoverable_copy;
 
@@ -326,50 +328,6 @@ impl SandboxMemory {
     fn any_ptr(&self, phys: u64, len: u64) -> Option<*mut u8> {
         let in_window = phys >= WINDOW_PHYS && phys.checked_add(len)? <= WINDOW_PHYS_END;
         if in_window { Some(self.at(phys).cast()) } else { self.host_ptr(phys, len) }
-    }
-
-    /// The ranges of whole pages that hold something, by their guest-physical addresses: of kernel memory from the image on, without what
-    /// is as it is in a file, and of user memory. `pagemap` is this process's `/proc/self/pagemap`.
-    pub fn populated(&self, pagemap: &File) -> io::Result<Vec<Range<u64>>> {
-        let mut ranges = self.present(pagemap, KERNEL_IMAGE_PHYS..self.kernel_len)?;
-        match &self.user_file {
-            Some(file) => ranges.extend(
-                data_of(file, self.user_len)?
-                    .into_iter()
-                    .map(|range| range.start + USER_PHYS..range.end.next_multiple_of(PAGE_SIZE) + USER_PHYS),
-            ),
-            None => ranges.extend(self.present(pagemap, USER_PHYS..USER_PHYS + self.user_len)?),
-        }
-        Ok(ranges)
-    }
-
-    /// The ranges of private memory in `within` that hold something of their own.
-    fn present(&self, pagemap: &File, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
-        const WORD: u64 = 8;
-        const WORDS: usize = 8192;
-        // Pages of a file that nobody has written to are the file's.
-        const OF_FILE: u64 = 1 << 61;
-        const HERE: u64 = 1 << 63 | 1 << 62;
-        let mut found: Vec<Range<u64>> = Vec::new();
-        let mut words = vec![0_u8; WORDS * 8];
-        let mut phys = within.start;
-        while phys < within.end {
-            let pages = ((within.end - phys) / PAGE_SIZE).min(WORDS as u64);
-            let bytes = &mut words[..to_usize(pages * WORD)];
-            pagemap.read_exact_at(bytes, (self.base as u64 + phys) / PAGE_SIZE * WORD)?;
-            for (word, page) in bytes.chunks_exact(8).zip((phys..).step_by(to_usize(PAGE_SIZE))) {
-                let word = word.try_into().map_or(0, u64::from_le_bytes);
-                if word & HERE == 0 || word & OF_FILE != 0 {
-                    continue;
-                }
-                match found.last_mut().filter(|last| last.end == page) {
-                    Some(last) => last.end += PAGE_SIZE,
-                    None => found.push(page..page + PAGE_SIZE),
-                }
-            }
-            phys += pages * PAGE_SIZE;
-        }
-        Ok(found)
     }
 
     /// Puts a private view of `file` in the place of whole pages of kernel memory, which hold nothing yet.

@@ -16,6 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, MOUNT_VOLUME};
+use abi::mount::{HostKind, Mount};
+
 use crate::directory::Directory;
 use crate::host_paths::HostPaths;
 use crate::jail::{IdMap, Propagation, cover};
@@ -70,19 +73,27 @@ pub struct Volume {
     pub read_only: bool,
 }
 
-/// A mount to hand to the sandbox.
+/// A mount of a sandbox, with the host's files open that it shows.
+pub type OpenMount = Mount<PathBuf, OpenTree>;
+
+/// Files of the host's, as a detached mount or by their directory.
 #[derive(Debug)]
-pub struct View {
+pub struct OpenTree {
     pub fd: OwnedFd,
-    /// In the sandbox.
-    pub path: PathBuf,
-    pub read_only: bool,
-    /// The host may change it meanwhile.
-    pub shared: bool,
-    /// The caller asked for it by name, so that it may lead out of the sandbox.
-    pub is_volume: bool,
     /// Of an overlay: its lower directory, if the overlay shows what lies there by the same inode numbers.
     pub lower: Option<OwnedFd>,
+}
+
+impl From<OwnedFd> for OpenTree {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd, lower: None }
+    }
+}
+
+/// A view of the host's files beside or below a copy-on-write view of its root, or that view.
+fn view(files: OpenTree, path: PathBuf, flags: u32) -> OpenMount {
+    let kind = if path == Path::new("/") { HostKind::Overlay } else { HostKind::Plain };
+    OpenMount::of_host(kind, files, path, flags)
 }
 
 /// Opens a sandbox's own directory for its changes.
@@ -97,7 +108,7 @@ pub fn copy_on_write(
     root: &Path,
     layer: &Directory,
     id_map: Option<IdMap<'_>>,
-) -> Result<Vec<View>, MountError> {
+) -> Result<Vec<OpenMount>, MountError> {
     let unusable = |source| MountError::Root { path: root.to_owned(), source };
     let root = fs::canonicalize(root).map_err(unusable)?;
     let found = mounted();
@@ -128,7 +139,7 @@ struct Composer<'a> {
     /// Everything that is mounted anywhere.
     points: Vec<PathBuf>,
     layers: Layers<'a>,
-    views: Vec<View>,
+    views: Vec<OpenMount>,
 }
 
 impl Composer<'_> {
@@ -136,20 +147,17 @@ impl Composer<'_> {
         Path::new("/").join(path.strip_prefix(&self.root).unwrap_or(path))
     }
 
-    fn push(&mut self, fd: OwnedFd, path: &Path, read_only: bool) {
+    fn push(&mut self, files: OpenTree, path: &Path, read_only: bool) {
         let path = self.inside(path);
         // A mount replaces what a directory listing showed in its place.
         self.views.retain(|view| view.path != path);
-        self.views.push(View { fd, path, read_only, shared: read_only, is_volume: false, lower: None });
+        self.views.push(view(files, path, if read_only { MOUNT_READ_ONLY | MOUNT_SHARED } else { 0 }));
     }
 
     fn push_overlay(&mut self, fd: OwnedFd, path: &Path, lower: Option<OwnedFd>) {
         let lower =
             lower.filter(|lower| lower::is_shown_as_it_is(lower.as_fd(), fd.as_fd(), &self.layers.dir));
-        self.push(fd, path, false);
-        if let Some(view) = self.views.last_mut() {
-            view.lower = lower;
-        }
+        self.push(OpenTree { fd, lower }, path, false);
     }
 
     fn show_mount(&mut self, path: &Path, mount: &Mounted) -> Result<(), MountError> {
@@ -158,9 +166,9 @@ impl Composer<'_> {
             return self.show(path);
         }
         match (clone_tree(path, true, self.layers.id_map), self.layers.id_map) {
-            (Ok(fd), _) => self.push(fd, path, true),
+            (Ok(fd), _) => self.push(fd.into(), path, true),
             (Err(source), Some(_)) => return Err(MountError::Unmapped { path: path.to_owned(), source }),
-            (Err(_), None) => open_path(path).into_iter().for_each(|fd| self.push(fd, path, true)),
+            (Err(_), None) => open_path(path).into_iter().for_each(|fd| self.push(fd.into(), path, true)),
         }
         Ok(())
     }
@@ -196,7 +204,7 @@ impl Composer<'_> {
     fn show_pieces(&mut self, path: &Path, lower: BorrowedFd<'_>) -> Result<(), MountError> {
         let failed = |source| MountError::Layer { path: path.to_owned(), source };
         let (copy, _) = self.layers.make(lower).map_err(failed)?;
-        self.push(open_directory(&copy).map_err(failed)?, path, false);
+        self.push(open_directory(&copy).map_err(failed)?.into(), path, false);
         for entry in fs::read_dir(path).map_err(failed)?.flatten() {
             let (from, to) = (entry.path(), copy.join(entry.file_name()));
             let Ok(metadata) = fs::symlink_metadata(&from) else { continue };
@@ -219,7 +227,7 @@ impl Composer<'_> {
 
 /// Opens a volume: a copy of the mount it lies on, without the mounts below it, or the node itself where the host lets
 /// us make no mounts. With an id mapping, files that the guest's root makes are the host's root's.
-pub fn volume(_: &HostPaths, volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountError> {
+pub fn volume(_: &HostPaths, volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<OpenMount, MountError> {
     let failed = |source| MountError::Volume { path: volume.source.clone(), source };
     let source = fs::canonicalize(&volume.source).map_err(failed)?;
     let fd = match (clone_tree(&source, volume.read_only, id_map), id_map) {
@@ -228,8 +236,8 @@ pub fn volume(_: &HostPaths, volume: &Volume, id_map: Option<IdMap<'_>>) -> Resu
         }
         (result, _) => result.or_else(|_| open_path(&source)).map_err(failed)?,
     };
-    let (path, read_only) = (volume.target.clone(), volume.read_only);
-    Ok(View { fd, path, read_only, shared: true, is_volume: true, lower: None })
+    let read_only = if volume.read_only { MOUNT_READ_ONLY } else { 0 };
+    Ok(view(fd.into(), volume.target.clone(), MOUNT_VOLUME | MOUNT_SHARED | read_only))
 }
 
 /// Opens one of [`mounts_below`], which is writable, while those below it, which cover what it has there, are read-only. Whoever may

@@ -384,24 +384,38 @@ pub fn drop_privileges() {
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
 }
 
+/// Effective, permitted and inheritable capabilities of a thread: the low words, then the high ones.
+type CapabilitySets = [u32; 6];
+
+/// The header of version 3, for the calling thread.
+const CAPABILITIES: [u32; 2] = [0x2008_0522, 0];
+
+fn capabilities() -> CapabilitySets {
+    let (mut header, mut sets) = (CAPABILITIES, [0; 6]);
+    // SAFETY: live structures of the sizes that this version has.
+    unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
+    sets
+}
+
+fn set_capabilities(sets: CapabilitySets) {
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_capset, CAPABILITIES.as_ptr(), sets.as_ptr()) };
+}
+
 /// Gives up every capability but those of `kept`, bit by number, as far as this thread has them.
 pub fn keep_capabilities(kept: u32) {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    const VERSION_3: u32 = 0x2008_0522;
-    let mut header = Header { version: VERSION_3, pid: 0 };
-    // Effective, permitted and inheritable: the low words, then the high ones.
-    let mut sets = [0_u32; 6];
-    // SAFETY: live structures of the sizes that this version has.
-    unsafe {
-        libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr());
-        let kept = sets[1] & kept;
-        let sets = [kept, kept, 0, 0, 0, 0];
-        libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr());
-    }
+    let kept = capabilities()[1] & kept;
+    set_capabilities([kept, kept, 0, 0, 0, 0]);
+}
+
+/// Calls `body` while no capability of this thread is effective. They are again afterwards.
+pub(crate) fn without_capabilities<R>(body: impl FnOnce() -> R) -> R {
+    let before = capabilities();
+    let [_, low, low_inherited, _, high, high_inherited] = before;
+    set_capabilities([0, low, low_inherited, 0, high, high_inherited]);
+    let result = body();
+    set_capabilities(before);
+    result
 }
 
 /// Lets the processes of `user` signal this one, which keeps the user that it works as. A process without the right to

@@ -2,25 +2,30 @@
 #![deny(unsafe_code)]
 
 use std::fmt;
+use std::fs::File;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar};
+use std::sync::{Arc, Condvar, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abi::boot::Platform;
-use abi::hostcall::{EVENT_SNAPSHOT, Event, REPORT_NOT_TAKEN};
+use abi::hostcall::{EVENT_FLAG_IMAGE, EVENT_SNAPSHOT, Event};
 use abi::layout::kernel_bytes;
+use abi::report::Report;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
+use crate::checkpoint::{ImageFiles, ImageSink, WantedImage};
+use crate::container_queue::ContainerQueue;
 use crate::errno::Errno;
 use crate::exec_relay::ExecRelay;
 use crate::fault_signals;
 use crate::footprint;
+use crate::handover::HandOverError;
 use crate::hibernate::Hibernation;
 use crate::hibernate::stats::{self, Cycles, KernelPlace, Stats};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::host_io::HostIo;
-use crate::image::{self, ImageError, ImageFile, LoadedImage};
+use crate::image::{self, ImageError, ImageFile, LoadedImage, Part};
 use crate::jail::{JailError, Seal};
 use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::{self, MemoryError, SandboxMemory};
@@ -34,33 +39,11 @@ use crate::watchdog::{Pulses, Verdict, Watchdog, Watched};
 /// [`SandboxConfig::patience`]: more than anything may take that waits for a stub.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Takes the kernel's reports (`REPORT_READY` …), each with the value of the event that it answers; must not wait.
-pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
-/// News of one container, by its id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ContainerNews {
-    /// The list of its processes that was asked for.
-    Processes(String),
-    /// The figures of its use, as the request with this number asked for.
-    Usage { request: u64, text: String },
-    /// The reason why the sandbox is kept awake, in the form of `abi::hostcall::REPORT_KEPT_AWAKE`.
-    KeptAwake(String),
-    /// Whom the sandbox was woken for.
-    WokenFor(String),
-    /// It cannot begin; why. With the wait status that a shell would give, if its program is the reason.
-    Failed { why: String, status: i32 },
-    /// All its tasks rest, as the request with this number asked for.
-    Rested(u64),
-    /// Its tasks go on.
-    WentOn(u64),
-    /// A deadline of one of its processes wakes the sandbox: which, in the form of `REPORT_TIMER`.
-    Timer(String),
-    /// None of its tasks is left; the wait status of its first process.
-    Ended(i32),
-}
-
-/// Takes news of containers; must not wait.
-pub type ContainerSink = Arc<dyn Fn(u64, ContainerNews) + Send + Sync>;
+/// Takes the kernel's reports, but those of exec'd processes; must not wait.
+pub type ReportSink = Arc<dyn Fn(&Report<'_>) + Send + Sync>;
+/// Takes the outcome of the hibernation that the request with this number asked for: whether user memory is stored. Must
+/// not wait.
+pub type SleepSink = Arc<dyn Fn(u64, bool) + Send + Sync>;
 
 /// How long a vCPU may take to leave once the sandbox has ended.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -84,11 +67,15 @@ pub struct SandboxConfig {
     pub kernel_file: Option<Arc<ImageFile>>,
     pub log: LogSink,
     pub report: ReportSink,
-    pub containers: ContainerSink,
+    pub sleeps: SleepSink,
+    /// Takes the images that were asked for ([`Sandbox::ask_for_image`]).
+    pub images: ImageSink,
     /// The home of its pages while it sleeps.
     pub hibernation: Arc<Hibernation>,
     /// Exec'd processes.
     pub execs: Arc<ExecRelay>,
+    /// Further containers that the kernel has not taken.
+    pub containers: Arc<ContainerQueue>,
     /// How long a vCPU or the control thread may make no progress, in whole seconds.
     pub patience: Duration,
     /// `/dev/kvm`, if no path leads to it any more.
@@ -108,10 +95,12 @@ impl SandboxConfig {
             kernel: image::KERNEL,
             kernel_file: None,
             log: Arc::new(|_, text| eprintln!("{text}")),
-            report: Arc::new(|_, _| {}),
-            containers: Arc::new(|_, _| {}),
+            report: Arc::new(|_| {}),
+            sleeps: Arc::new(|_, _| {}),
+            images: Arc::new(|_, _| {}),
             hibernation: Arc::new(Hibernation::none()),
             execs: Arc::default(),
+            containers: Arc::default(),
             patience: PATIENCE,
             device: None,
         }
@@ -187,8 +176,16 @@ pub struct Sandbox {
     config: SandboxConfig,
     tsc: TscMeter,
     former_vmms: AtomicU32,
+    /// The parts of the kernel's image.
+    image: OnceLock<Vec<Part>>,
     /// The request for its memory that has not been answered; 0: none.
     wants_snapshot: AtomicI64,
+    /// Where its memory goes if not to another VMM.
+    wanted_image: Mutex<Option<WantedImage>>,
+    /// Where the content of its files without a name goes then.
+    pub(crate) kept_orphans: Mutex<Option<File>>,
+    /// The content of files without a name that the kernel had under a former VMM.
+    pub(crate) orphans: Mutex<Option<File>>,
     end: Mutex<End>,
     ended: Condvar,
 }
@@ -241,7 +238,11 @@ impl Sandbox {
             config,
             tsc,
             former_vmms: AtomicU32::new(0),
+            image: OnceLock::new(),
             wants_snapshot: AtomicI64::new(0),
+            wanted_image: Mutex::new(Rank::Image, None),
+            kept_orphans: Mutex::new(Rank::Image, None),
+            orphans: Mutex::new(Rank::Image, None),
             end: Mutex::new(Rank::End, End::default()),
             ended: Condvar::new(),
         });
@@ -281,11 +282,13 @@ impl Sandbox {
             tsc_hz: self.tsc.hz(),
             xsave: self.machine.xsave(),
             former_vmms: former.map_or(0, Snapshot::vmms),
-            keeps_news: former.is_some(),
+            keeps_news: former.is_some_and(Snapshot::keeps_news),
         };
+        let _ = self.image.set(image.parts.clone());
         self.former_vmms.store(machine.former_vmms, Ordering::Relaxed);
         if let Some(snapshot) = former {
             snapshot.put(&self.memory, &image.parts).map_err(SandboxError::Put)?;
+            *self.orphans.lock() = snapshot.orphans().map_err(SandboxError::Put)?;
         }
         boot::write(&self.memory, spec, &machine)?;
         Ok(Loaded { sandbox: Arc::clone(self), image })
@@ -296,10 +299,48 @@ impl Sandbox {
         self.load(spec, None)?.run_without_jail()
     }
 
-    /// Asks the kernel, which is asleep, to have its memory taken. A kernel that was not asked is refused.
+    /// Asks the kernel, which is asleep, to have its memory taken for a VMM that gets its files. A kernel that was not asked is refused.
     pub fn ask_for_snapshot(&self, request: i64) {
+        self.ask_for_memory(request, None);
+    }
+
+    /// Asks for its memory as [`Sandbox::ask_for_snapshot`] does, for a VMM that gets none of its files but the content of those without a
+    /// name, in `orphans`.
+    pub fn ask_for_snapshot_alone(&self, request: i64, orphans: File) {
+        *self.kept_orphans.lock() = Some(orphans);
+        self.ask_for_memory(request, None);
+    }
+
+    /// Asks the kernel, which is asleep, to have its memory written to these files, whose content goes. The outcome is told to
+    /// [`SandboxConfig::images`], or the kernel's refusal to [`SandboxConfig::report`]. It sleeps on then, or `goes_on`, which may be before
+    /// its pages are written. The number of a request is used once.
+    pub fn ask_for_image(&self, request: i64, files: ImageFiles, goes_on: bool) -> std::io::Result<()> {
+        let orphans = files.orphans.try_clone()?;
+        orphans.set_len(0)?;
+        *self.kept_orphans.lock() = Some(orphans);
+        self.ask_for_memory(request, Some(WantedImage { request, files, goes_on }));
+        Ok(())
+    }
+
+    fn ask_for_memory(&self, request: i64, image: Option<WantedImage>) {
+        *self.wanted_image.lock() = image;
         self.wants_snapshot.store(request, Ordering::SeqCst);
-        self.events.post(Event { kind: EVENT_SNAPSHOT, value: request, ..Event::default() });
+        let flags = if self.kept_orphans.lock().is_some() { EVENT_FLAG_IMAGE } else { 0 };
+        self.events.post(Event { kind: EVENT_SNAPSHOT, flags, value: request, ..Event::default() });
+    }
+
+    /// Takes a request for an image back. False: it has been answered.
+    pub fn give_up_image(&self, request: i64) -> bool {
+        if self.wanted_image.lock().take_if(|wanted| wanted.request == request).is_some() {
+            *self.kept_orphans.lock() = None;
+        }
+        self.hibernation().give_up_pages();
+        self.is_answered(request)
+    }
+
+    /// The request is answered now; false: it was before.
+    pub(crate) fn is_answered(&self, request: i64) -> bool {
+        self.wants_snapshot.compare_exchange(request, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Whether its memory was asked for by this request, which has not been answered.
@@ -307,23 +348,59 @@ impl Sandbox {
         request != 0 && self.wants_snapshot.load(Ordering::SeqCst) == request
     }
 
-    /// Takes its memory, and ends it, unless there is something that a plan for the next VMM has no words for. All vCPUs sleep but the
-    /// one that calls.
+    /// Whether its memory was asked for as an image.
+    pub(crate) fn wants_image(&self) -> bool {
+        self.wanted_image.lock().is_some()
+    }
+
+    /// Takes its memory as it was asked for. All vCPUs sleep but the one that calls.
     pub(crate) fn take(&self) -> Result<(), Errno> {
-        self.files.may_be_left().and_then(|()| self.hibernation().may_be_left()).map_err(|why| {
+        let wanted = self.wanted_image.lock().take();
+        *self.kept_orphans.lock() = None;
+        wanted.map_or_else(|| self.take_for_next(), |wanted| self.take_image(wanted))
+    }
+
+    /// Takes its memory, and ends it, unless there is something that a plan for the next VMM has no words for.
+    fn take_for_next(&self) -> Result<(), Errno> {
+        let left = self.files.may_be_left().and_then(|()| self.hibernation().may_be_left());
+        left.and_then(|()| self.close()).map_err(|why| {
             self.log(LEVEL_WARN, &why.to_string());
             Errno(libc::EBUSY)
         })?;
-        let vmms = self.former_vmms.load(Ordering::Relaxed).checked_add(1).ok_or(Errno(libc::EOVERFLOW))?;
-        let snapshot = self.files.page_map().and_then(|map| {
-            Snapshot::take(&self.memory, &map, vmms).map_err(|error| {
-                self.log(LEVEL_WARN, &format!("cannot take the sandbox's memory: {error}"));
-                Errno(libc::EIO)
-            })
-        })?;
+        let reopen = |_: &Errno| {
+            self.execs().reopen();
+            self.coming_containers().reopen();
+        };
+        let snapshot = self.take_memory().inspect_err(reopen)?;
         self.lock_end().snapshot = Some(snapshot);
         self.finish(Outcome::Taken);
         Ok(())
+    }
+
+    /// Takes nobody in any more.
+    fn close(&self) -> Result<(), HandOverError> {
+        self.coming_containers().close()?;
+        self.execs().close().inspect_err(|_| self.coming_containers().reopen())
+    }
+
+    fn take_memory(&self) -> Result<Snapshot, Errno> {
+        let vmms = self.vmms().ok_or(Errno(libc::EOVERFLOW))?;
+        self.files.page_map().and_then(|map| {
+            Snapshot::take(&self.memory, self.image_parts(), &map, vmms).map_err(|error| {
+                self.log(LEVEL_WARN, &format!("cannot take the sandbox's memory: {error}"));
+                Errno(libc::EIO)
+            })
+        })
+    }
+
+    /// How many VMMs its kernel has had, this one included.
+    pub(crate) fn vmms(&self) -> Option<u32> {
+        self.former_vmms.load(Ordering::Relaxed).checked_add(1)
+    }
+
+    /// The parts of the kernel's image.
+    pub(crate) fn image_parts(&self) -> &[Part] {
+        self.image.get().map_or(&[][..], Vec::as_slice)
     }
 
     /// The memory that was taken from it, once.
@@ -373,7 +450,10 @@ impl Sandbox {
     }
 
     fn wait_for_end(&self, threads: Vec<JoinHandle<()>>, image: &LoadedImage) -> Outcome {
-        footprint::trim();
+        // Under another VMM somebody may wait for its answer; what the start needed goes once it rests.
+        if self.former_vmms.load(Ordering::Relaxed) == 0 {
+            footprint::trim();
+        }
         // This thread has nothing else to do: it is the watchdog.
         let mut watchdog = Watchdog::new(&self.pulses, self.config.patience);
         let outcome = loop {
@@ -413,7 +493,7 @@ impl Sandbox {
         self.cpus.stop(self.files.io());
         (0..self.cpus.count()).for_each(|cpu| self.machine.interrupt(&self.cpus, cpu));
         self.ended.notify_all();
-        self.pulses.wake_watcher();
+        self.pulses.finish();
     }
 
     /// Makes vCPU `cpu` look at its timers, its run queue and the events: wakes it, or interrupts its user code.
@@ -458,6 +538,11 @@ impl Sandbox {
         &self.config.execs
     }
 
+    /// Further containers that the kernel has not taken.
+    pub(crate) fn coming_containers(&self) -> &ContainerQueue {
+        &self.config.containers
+    }
+
     /// The figures of its memory, and of its hibernations with `cycles`. Asks nothing of the kernel.
     #[must_use]
     pub fn stats(&self, cycles: &Cycles) -> Stats {
@@ -467,19 +552,18 @@ impl Sandbox {
         stats::collect(&self.memory, &self.kernel_stats, counters, home, &vmm, cycles)
     }
 
-    /// Passes on how far the kernel has got.
-    pub fn report(&self, what: u64, of: u64) {
-        if what == REPORT_NOT_TAKEN {
+    /// Passes a report of the kernel's on.
+    pub fn report(&self, report: &Report<'_>) {
+        if let Report::NotTaken { request, .. } = report {
             // It may not take it later.
-            let request = of.cast_signed();
-            let _ = self.wants_snapshot.compare_exchange(request, 0, Ordering::SeqCst, Ordering::SeqCst);
+            self.give_up_image(request.cast_signed());
         }
-        (self.config.report)(what, of);
+        (self.config.report)(report);
     }
 
-    /// Passes on news of a container.
-    pub(crate) fn tell_of_container(&self, id: u64, news: ContainerNews) {
-        (self.config.containers)(id, news);
+    /// Passes on how a hibernation came out.
+    pub(crate) fn tell_of_sleep(&self, request: u64, is_stored: bool) {
+        (self.config.sleeps)(request, is_stored);
     }
 
     /// Passes a line to the log.

@@ -4,8 +4,8 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
 use abi::layout::{PAGE_SIZE, WINDOW_PHYS_END};
 use abi::word::to_usize;
@@ -13,37 +13,45 @@ use abi::word::to_usize;
 use crate::image::Part;
 use crate::memory::{self, SandboxMemory};
 
-/// Bytes that are copied at a time.
-const PIECE_BYTES: u64 = 1 << 20;
-
 /// See the module.
 #[derive(Debug)]
 pub struct Snapshot {
     file: OwnedFd,
     bytes: u64,
     vmms: u32,
+    keeps_news: bool,
+    orphans: Option<File>,
 }
 
 impl Snapshot {
-    /// Takes the memory, which nobody changes meanwhile. `pagemap` is this process's; `vmms`: how many its kernel
-    /// has had, this one included.
-    pub(crate) fn take(memory: &SandboxMemory, pagemap: &File, vmms: u32) -> io::Result<Self> {
+    /// Takes the memory, which nobody changes meanwhile, without what the same `image` of a kernel has again. `pagemap` is this process's;
+    /// `vmms`: how many its kernel has had, this one included.
+    pub(crate) fn take(
+        memory: &SandboxMemory,
+        image: &[Part],
+        pagemap: &File,
+        vmms: u32,
+    ) -> io::Result<Self> {
         let file = File::from(memory::memory_file(c"dormouse-snapshot").map_err(io::Error::other)?);
-        file.set_len(WINDOW_PHYS_END)?;
-        let mut taken = 0;
-        for range in memory.populated(pagemap)? {
-            for (at, len) in pieces(range.start, range.end) {
-                let bytes = memory.copy_in(at, len).ok_or(io::ErrorKind::InvalidData)?;
-                file.write_all_at(&bytes, at)?;
-                taken += len;
-            }
-        }
-        Ok(Self { file: file.into(), bytes: taken, vmms })
+        let bytes = write(memory, image, &[], pagemap, &file)?;
+        Ok(Self { file: file.into(), bytes, vmms, keeps_news: true, orphans: None })
     }
 
     /// The memory that a former VMM has taken of a kernel which has had so many VMMs.
     pub(crate) fn of_former(file: OwnedFd, bytes: u64, vmms: u32) -> Self {
-        Self { file, bytes, vmms }
+        Self { file, bytes, vmms, keeps_news: true, orphans: None }
+    }
+
+    /// The memory alone: the next VMM has none of the files that the former one had open, but the content of those without a name.
+    #[must_use]
+    pub fn without_files(self, orphans: File) -> Self {
+        Self { keeps_news: false, orphans: Some(orphans), ..self }
+    }
+
+    /// The memory in an image: the VMM has none of the handles that the kernel had, and no news for it.
+    #[must_use]
+    pub fn of_image(file: File, orphans: File, bytes: u64, vmms: u32) -> Self {
+        Self { file: file.into(), bytes, vmms, keeps_news: false, orphans: Some(orphans) }
     }
 
     /// The file.
@@ -63,27 +71,107 @@ impl Snapshot {
         self.vmms
     }
 
+    /// Whether the VMM has the handles that the kernel had, and what the host has to tell of them.
+    #[must_use]
+    pub fn keeps_news(&self) -> bool {
+        self.keeps_news
+    }
+
+    /// The content of files without a name, if it is kept with it.
+    pub(crate) fn orphans(&self) -> io::Result<Option<File>> {
+        self.orphans.as_ref().map(File::try_clone).transpose()
+    }
+
     /// Puts it into another sandbox's memory, into which the same kernel has been loaded: what nobody may write to there is as it is.
     pub(crate) fn put(&self, memory: &SandboxMemory, image: &[Part]) -> io::Result<()> {
-        let is_constant = |phys: u64| {
-            let part = image.iter().rev().find(|part| (part.phys..part.phys + part.len).contains(&phys));
-            part.is_some_and(|part| !part.writable)
-        };
         let file = File::from(self.file.try_clone()?);
-        let mut page = vec![0; to_usize(PAGE_SIZE)];
-        for range in memory::data_of(&self.file, WINDOW_PHYS_END)? {
-            for phys in (range.start..range.end).step_by(to_usize(PAGE_SIZE)) {
-                if !is_constant(phys) {
-                    file.read_exact_at(&mut page, phys)?;
-                    memory.copy_out(phys, &page).ok_or(io::ErrorKind::InvalidData)?;
-                }
-            }
-        }
-        Ok(())
+        let ranges = memory::data_of(&self.file, WINDOW_PHYS_END)?;
+        ranges
+            .into_iter()
+            .flat_map(|range| changing(range, image))
+            .try_for_each(|range| memory.fill(range, &file))
     }
 }
 
-/// The pieces of a range, as their places and lengths.
-fn pieces(start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
-    (start..end).step_by(to_usize(PIECE_BYTES)).map(move |at| (at, PIECE_BYTES.min(end - at)))
+/// Writes the memory, which nobody changes meanwhile, to an empty file as [`Snapshot::take`] does, without what is kept `elsewhere`, in
+/// ascending order. Result: bytes of memory.
+pub(crate) fn write(
+    memory: &SandboxMemory,
+    image: &[Part],
+    elsewhere: &[Range<u64>],
+    pagemap: &File,
+    file: &File,
+) -> io::Result<u64> {
+    let ranges = memory.populated(pagemap)?.into_iter().flat_map(|range| changing(range, image));
+    let ranges = ranges.flat_map(|range| without(range, elsewhere));
+    let (mut taken, mut end) = (0, 0);
+    for range in ranges {
+        taken += range.end - range.start;
+        end = range.end;
+        memory.save(range, file)?;
+    }
+    // The file of whoever had it before may be longer.
+    file.set_len(end)?;
+    Ok(taken)
+}
+
+/// The pieces of a range that lie in none of `others`, which ascend.
+fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let (mut pieces, mut start) = (Vec::new(), range.start);
+    let first = others.partition_point(|other| other.end <= range.start);
+    for other in others[first..].iter().take_while(|other| other.start < range.end) {
+        memory::add_range(&mut pieces, start..other.start.max(start));
+        start = other.end;
+    }
+    memory::add_range(&mut pieces, start.min(range.end)..range.end);
+    pieces
+}
+
+/// The pieces of a range of whole pages that the kernel may have changed.
+fn changing(range: Range<u64>, image: &[Part]) -> Vec<Range<u64>> {
+    let is_constant = |page: u64| {
+        // If two overlap, the later one counts.
+        let part = image.iter().rev().find(|part| (part.phys..part.phys + part.len).contains(&page));
+        part.is_some_and(|part| !part.writable)
+    };
+    let end = image.iter().map(|part| part.phys + part.len).max().unwrap_or(0).clamp(range.start, range.end);
+    let pages = (range.start..end).step_by(to_usize(PAGE_SIZE)).filter(|page| !is_constant(*page));
+    let mut pieces = Vec::new();
+    pages
+        .map(|page| page..page + PAGE_SIZE)
+        .chain(std::iter::once(end..range.end))
+        .for_each(|piece| memory::add_range(&mut pieces, piece));
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_elsewhere_is_left_out() {
+        let others = [2..4, 6..7, 9..20];
+        let of =
+            |range| without(range, &others).iter().map(|piece| (piece.start, piece.end)).collect::<Vec<_>>();
+        assert_eq!(of(0..10), [(0, 2), (4, 6), (7, 9)]);
+        assert_eq!((of(3..6), of(10..15)), (vec![(4, 6)], vec![]));
+        assert_eq!((of(19..25), of(30..31)), (vec![(20, 25)], vec![(30, 31)]));
+    }
+
+    #[test]
+    fn what_is_constant_in_the_image_is_left_out() {
+        let part = |first: u64, pages: u64, writable| Part {
+            phys: first * PAGE_SIZE,
+            len: pages * PAGE_SIZE,
+            writable,
+            executable: false,
+        };
+        let image = [part(10, 5, false), part(15, 10, true), part(16, 2, false)];
+        let of = |first: u64, end: u64| {
+            let pieces = changing(first * PAGE_SIZE..end * PAGE_SIZE, &image);
+            pieces.iter().map(|piece| (piece.start / PAGE_SIZE, piece.end / PAGE_SIZE)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(0, 40), [(0, 10), (15, 16), (18, 40)]);
+        assert_eq!((of(11, 14), of(17, 20), of(30, 31)), (vec![], vec![(18, 20)], vec![(30, 31)]));
+    }
 }

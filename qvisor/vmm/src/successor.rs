@@ -8,6 +8,7 @@
 //! |---|---|
 //! | the kernel's memory, and what is left of the programs' | a memory file ([`crate::snapshot`]) |
 //! | stored pages | the files of their home, and its tables in a memory file |
+//! | exec'd processes | the connections of their peers, and what was read of these |
 //! | files, sockets, streams, watches, locks | the open files themselves; what the VMM knows of them, in the plan |
 //! | what the host has to tell | the sets of `epoll(7)` with all that is registered in them |
 //!
@@ -21,12 +22,19 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
 use abi::boot::Platform;
-use abi::hostcall::{EVENT_DONE, EVENT_LOOK, EVENT_READY, EVENT_SIGNAL, EVENT_WINSIZE, Event};
+use abi::hostcall::{
+    EVENT_DONE, EVENT_EXEC_SIGNAL, EVENT_EXEC_WINSIZE, EVENT_LOOK, EVENT_READY, EVENT_SIGNAL, EVENT_WINSIZE,
+    Event,
+};
+use abi::report::ContainerId;
 use serde::{Deserialize, Serialize};
 
+use crate::container_queue::ContainerQueue;
+use crate::exec_relay::handover::ExecRelayPlan;
+use crate::exec_relay::{ExecRelay, MakePeer};
 use crate::handover::{self, HandOverError, MEMORY, PLAN, Placed, TABLES, VERSION};
 use crate::hibernate::Hibernation;
-use crate::hibernate::handover::HomePlan;
+use crate::hibernate::handover::HomeRecord;
 use crate::host_paths::HostPaths;
 use crate::hostcall::handover::HostIoPlan;
 use crate::hostcall::host_io::HostIo;
@@ -48,7 +56,9 @@ pub struct Plan {
     kernel: String,
     machine: MachinePlan,
     host: HostIoPlan,
-    home: HomePlan,
+    home: HomeRecord,
+    execs: ExecRelayPlan,
+    last_container: u64,
     events: Vec<EventPlan>,
 }
 
@@ -63,6 +73,32 @@ struct MachinePlan {
     kernel_bytes: u64,
     vmms: u32,
     taken_bytes: u64,
+}
+
+/// The most that a plan may ask for, by the word of whoever starts the next VMM.
+#[derive(Clone, Copy, Debug)]
+pub struct SizesMost {
+    pub cpus: u32,
+    /// For both limits of memory of a [`SandboxConfig`].
+    pub memory_most_bytes: u64,
+    pub kernel_bytes: u64,
+}
+
+impl MachinePlan {
+    /// Refuses what is more than that.
+    fn check(&self, most: &SizesMost) -> Result<(), HandOverError> {
+        let too_much = |what| Err(HandOverError::TooMuch(what));
+        match self {
+            Self { cpus, .. } if *cpus > most.cpus => too_much("vCPUs"),
+            Self { memory_bytes, memory_most_bytes, .. }
+                if *memory_bytes.max(memory_most_bytes) > most.memory_most_bytes =>
+            {
+                too_much("memory")
+            }
+            Self { kernel_bytes, .. } if *kernel_bytes > most.kernel_bytes => too_much("kernel memory"),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// An event that the kernel has not been told.
@@ -101,6 +137,8 @@ impl Sandbox {
     pub fn hand_over(&self, socket: &UnixStream) -> Result<(), HandOverError> {
         let snapshot = self.snapshot().ok_or(HandOverError::Refused("its memory was not taken"))?;
         let host = self.files.hand_over()?;
+        let execs = self.execs().leave();
+        let last_container = self.coming_containers().last().0;
         let home = self.hibernation().hand_over()?;
         let config = self.config();
         let plan = Plan {
@@ -117,14 +155,21 @@ impl Sandbox {
             },
             host: host.plan(),
             home: home.plan(),
+            execs: execs.plan(),
+            last_container,
             // Nobody posts any more. Requests are made anew by who made them.
             events: self.events.take(usize::MAX).into_iter().filter(is_news).map(EventPlan::from).collect(),
         };
         let (mut text, mut tables) = (memory_file(c"dormouse-plan")?, memory_file(c"dormouse-tables")?);
-        serde_json::to_writer(&mut text, &plan)?;
+        text.write_all(&serde_json::to_vec(&plan)?)?;
         tables.write_all(home.tables())?;
         let own = [(PLAN, text.as_fd()), (MEMORY, snapshot.file()), (TABLES, tables.as_fd())];
-        let placed = host.descriptors().into_iter().chain(home.descriptors()).map(|fd| (fd.as_raw_fd(), fd));
+        let placed = host
+            .descriptors()
+            .into_iter()
+            .chain(home.descriptors())
+            .chain(execs.descriptors())
+            .map(|fd| (fd.as_raw_fd(), fd));
         let all: Vec<_> = own.into_iter().chain(placed).collect();
         Ok(handover::send(socket, &all)?)
     }
@@ -132,7 +177,16 @@ impl Sandbox {
 
 /// Whether an event is news of the host's rather than a request, whose number means nothing to another VMM.
 fn is_news(event: &Event) -> bool {
-    matches!(event.kind, EVENT_READY | EVENT_DONE | EVENT_LOOK | EVENT_SIGNAL | EVENT_WINSIZE)
+    matches!(
+        event.kind,
+        EVENT_READY
+            | EVENT_DONE
+            | EVENT_LOOK
+            | EVENT_SIGNAL
+            | EVENT_WINSIZE
+            | EVENT_EXEC_SIGNAL
+            | EVENT_EXEC_WINSIZE
+    )
 }
 
 impl From<Event> for EventPlan {
@@ -157,6 +211,10 @@ pub struct Arrived {
     pub host: HostIo,
     /// The home of its pages.
     pub home: Hibernation,
+    /// Its exec'd processes.
+    pub execs: ExecRelay,
+    /// Its further containers that are to come.
+    pub containers: ContainerQueue,
     /// Its memory.
     pub snapshot: Snapshot,
     /// Events that the kernel has not been told.
@@ -172,8 +230,14 @@ impl std::fmt::Debug for Arrived {
 
 impl Arrived {
     /// Takes a sandbox in. The process has opened nothing yet but the socket, whose number no VMM uses for a sandbox, and is to have
-    /// no other thread. `sink` as for [`HostIo::new`].
-    pub fn receive(host: &HostPaths, socket: &UnixStream, sink: EventSink) -> Result<Self, HandOverError> {
+    /// no other thread. `sink` as for [`HostIo::new`]; `make_peer` makes the peers of its exec'd processes.
+    pub fn receive(
+        host: &HostPaths,
+        socket: &UnixStream,
+        most: &SizesMost,
+        sink: EventSink,
+        make_peer: MakePeer<'_>,
+    ) -> Result<Self, HandOverError> {
         crate::process::raise_open_files();
         let (mut placed, mut own) = Placed::place(handover::receive(socket)?)?;
         let mut file = |number| {
@@ -181,17 +245,21 @@ impl Arrived {
             at.map(|at| own.swap_remove(at).fd).ok_or(HandOverError::Damaged("a file is missing"))
         };
         let (text, memory, tables) = (file(PLAN)?, file(MEMORY)?, file(TABLES)?);
-        let Plan { machine, host: objects, home, events, .. } = Plan::parse(&content(text, PLAN_BYTES_MAX)?)?;
+        let Plan { machine, host: objects, home, execs, last_container, events, .. } =
+            Plan::parse(&content(text, PLAN_BYTES_MAX)?)?;
+        machine.check(most)?;
         let home =
             home.open(host, &content(tables, TABLES_BYTES_MAX)?, machine.memory_most_bytes, &mut placed)?;
         let objects = objects.open(&mut placed, sink)?;
+        let execs = execs.open(&mut placed, make_peer)?;
         if !placed.is_empty() || !own.is_empty() {
             return Err(HandOverError::Damaged("it does not say what a descriptor is for"));
         }
         check_memory_file(&memory)?;
         let snapshot = Snapshot::of_former(memory, machine.taken_bytes, machine.vmms);
         let events = events.into_iter().map(Event::from).filter(is_news).collect();
-        Ok(Self { host: objects, home, snapshot, events, machine })
+        let containers = ContainerQueue::following(ContainerId(last_container))?;
+        Ok(Self { host: objects, home, execs, containers, snapshot, events, machine })
     }
 
     /// Gives a configuration the sizes that the kernel has built its tables for.
@@ -231,7 +299,14 @@ pub fn play(input: &[u8]) {
     // The home's tables come behind the first line.
     let end = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
     let (plan, tables) = input.split_at(end);
-    let Ok(Plan { machine, host, home, .. }) = serde_json::from_slice::<Plan>(plan) else { return };
+    let Ok(Plan { machine, host, home, execs, last_container, .. }) = serde_json::from_slice::<Plan>(plan)
+    else {
+        return;
+    };
+    let most = SizesMost { cpus: 4, memory_most_bytes: 1 << 30, kernel_bytes: 1 << 30 };
+    if machine.check(&most).is_err() || ContainerQueue::following(ContainerId(last_container)).is_err() {
+        return;
+    }
     let null = || File::open("/dev/null").map(|file| handover::Numbered { number: 0, fd: file.into() });
     let numbered =
         (600..632).filter_map(|number| null().ok().map(|one| handover::Numbered { number, ..one }));
@@ -240,4 +315,36 @@ pub fn play(input: &[u8]) {
     let _ =
         home.open(&host_paths, tables.get(1..).unwrap_or_default(), machine.memory_most_bytes, &mut placed);
     let _ = host.open(&mut placed, std::sync::Arc::new(|_| {}));
+    let _ =
+        execs.open(&mut placed, &|fd, unread| Box::new(crate::exec_relay::handover::SilentPeer(fd, unread)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_asks_for_no_more_than_the_next_vmm_is_given() {
+        let machine = MachinePlan {
+            is_kvm: false,
+            cpus: 2,
+            memory_bytes: 64 << 20,
+            memory_most_bytes: 256 << 20,
+            kernel_bytes: 1 << 30,
+            vmms: 1,
+            taken_bytes: 0,
+        };
+        let most = SizesMost { cpus: 2, memory_most_bytes: 256 << 20, kernel_bytes: 1 << 30 };
+        machine.check(&most).unwrap();
+        let refused = [
+            (MachinePlan { cpus: 3, ..machine }, "vCPUs"),
+            (MachinePlan { memory_bytes: (256 << 20) + 1, ..machine }, "memory"),
+            (MachinePlan { memory_most_bytes: u64::MAX, ..machine }, "memory"),
+            (MachinePlan { kernel_bytes: (1 << 30) + 1, ..machine }, "kernel memory"),
+        ];
+        for (machine, what) in refused {
+            let error = machine.check(&most).unwrap_err();
+            assert!(matches!(error, HandOverError::TooMuch(of) if of == what), "{error}");
+        }
+    }
 }

@@ -116,6 +116,8 @@ pub struct Pulses {
     sleeps: AtomicBool,
     /// The sandbox has begun to sleep, so the watcher need not wait whether it is quiet.
     hushed: AtomicBool,
+    /// The sandbox ends.
+    is_over: AtomicBool,
     /// Processor time of the control thread, in nanoseconds.
     control_cpu_ns: AtomicU64,
 }
@@ -130,6 +132,7 @@ impl Pulses {
             watcher: OnceLock::new(),
             sleeps: AtomicBool::new(false),
             hushed: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             control_cpu_ns: AtomicU64::new(0),
         }
     }
@@ -195,8 +198,13 @@ impl Pulses {
         self.control_cpu_ns.load(Relaxed)
     }
 
-    /// Has the watcher look around: something has ended.
-    pub fn wake_watcher(&self) {
+    /// The sandbox ends: the watcher rests no more.
+    pub fn finish(&self) {
+        self.is_over.store(true, SeqCst);
+        self.wake_watcher();
+    }
+
+    fn wake_watcher(&self) {
         if let Some(watcher) = self.watcher.get() {
             watcher.unpark();
         }
@@ -264,12 +272,15 @@ impl Watchdog {
         Self { seen, patience, last: Instant::now(), quiet: 0, start_tries: START_TRIES }
     }
 
-    /// Waits for the next look, or until [`Pulses::wake_watcher`] is called. Once the start is over, and the program waits for the
+    /// Waits for the next look, or until [`Pulses::finish`] is called. Once the start is over, and the program waits for the
     /// first time, the result is true.
     pub fn rest(&mut self, pulses: &Pulses) -> bool {
         if pulses.hushed.swap(false, SeqCst) {
             // The vCPU that said so is on its way to rest.
             for _ in 0..HUSH_TRIES {
+                if pulses.is_over.load(SeqCst) {
+                    break;
+                }
                 if pulses.all_rest() {
                     self.quiet = QUIET_LOOKS;
                     break;
@@ -375,7 +386,7 @@ fn waits_for_files(place: u32) -> bool {
     place >= hc::OPEN
         || matches!(
             place,
-            hc::SWAP_OUT | hc::SWAP_IN | hc::BEGIN_WAKE | hc::LOG | hc::REPORT | hc::HIBERNATED
+            hc::SWAP_OUT | hc::SWAP_IN | hc::RELEASE | hc::BEGIN_WAKE | hc::LOG | hc::REPORT | hc::HIBERNATED
         )
 }
 

@@ -124,8 +124,9 @@ fn layout(codec: Codec, style: Style, is_working: bool, is_settled: bool) -> Lay
 }
 
 impl SwapHome {
-    /// Whether pages may be packed at all.
-    pub(crate) fn can_pack(&self) -> bool {
+    /// Whether [`Self::pack`] may have anything to do.
+    #[must_use]
+    pub fn packs(&self) -> bool {
         self.packed.is_some() && self.packing.codec != Codec::Style(Style::None)
     }
 
@@ -137,7 +138,7 @@ impl SwapHome {
     /// Whether so many bytes, as they are, are to be packed at once: together with what is stored they would take more than half
     /// of the limit, and the next store needs room beside them.
     pub(crate) fn is_short_of(&self, bytes: u64) -> bool {
-        self.can_pack()
+        self.packs()
             && self.limit_bytes < u64::MAX
             && Home::stored_bytes(self).saturating_add(bytes) > self.limit_bytes / 2
     }
@@ -164,7 +165,7 @@ impl SwapHome {
         self.compact();
         let result = self.write_packed(working_set, rest, style, is_full);
         match result {
-            Err(SwapError::Limit { .. }) if !is_full && self.can_pack() => {
+            Err(SwapError::Limit { .. }) if !is_full && self.packs() => {
                 self.store_packed(working_set, rest, true)
             }
             result => result,
@@ -262,9 +263,10 @@ impl SwapHome {
         }
     }
 
-    /// [`Home::pack`].
-    pub(crate) fn pack_all(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
-        if !self.can_pack() {
+    /// Packs what is stored, as far as that is worth it; `None`: it is not. Nothing changes but for the storage in use. It may
+    /// take long, by this thread alone, and ends early when `goes_on` says no. No second thread may call it meanwhile.
+    pub fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
+        if !self.packs() {
             return Ok(None);
         }
         let begin = Clock::start();
@@ -365,8 +367,9 @@ impl SwapHome {
         groups.into_iter().filter(|group| !group.pages.is_empty()).collect()
     }
 
-    /// [`Home::adopt`].
-    pub(crate) fn adopt_all(&mut self, packed: Repacked, is_wanted: bool) -> bool {
+    /// Takes over what was packed, if it is still wanted and no pages were stored or forgotten since; else gives it up.
+    /// Result: whether it did.
+    pub fn adopt(&mut self, packed: Repacked, is_wanted: bool) -> bool {
         if !is_wanted || packed.changes != self.progress.changes.load(Ordering::Relaxed) {
             // What was stored since may have its regions.
             self.give_up(&packed.written);
@@ -418,8 +421,9 @@ impl SwapHome {
         stats
     }
 
-    /// [`Home::packing`].
-    pub(crate) fn packing_name(&self) -> String {
+    /// How pages are packed, by the names that users give.
+    #[must_use]
+    pub fn packing(&self) -> String {
         let set = |working: bool| {
             let sets = self.packed.iter().flat_map(PackedFile::sets);
             let of = sets.filter(|(_, set)| set.layout.is_working == working && set.layout.is_settled);

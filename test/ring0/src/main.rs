@@ -14,8 +14,9 @@ mod ring0;
 mod timing;
 mod user;
 
-use abi::boot::{BootInfo, TAG_ARG};
+use abi::boot::BootInfo;
 use abi::layout::RECORDS_PHYS;
+use abi::records::{Record, decode};
 use core::fmt;
 
 /// A failed check: its name, and both numbers.
@@ -53,8 +54,11 @@ fn mode(boot: &BootInfo) -> u8 {
     let at = (boot.linear_base + RECORDS_PHYS) as *const u8;
     // SAFETY: the VMM put so many bytes there, in kernel memory, and nobody changes them.
     let bytes = unsafe { core::slice::from_raw_parts(at, abi::word::to_usize(boot.records_len)) };
-    let argument = abi::boot::records(bytes).find(|record| record.tag == TAG_ARG);
-    argument.and_then(|record| record.data.first().copied()).unwrap_or(0)
+    let argument = decode(bytes).find_map(|record| match record {
+        Ok(Record::Arg(argument)) => Some(argument),
+        _ => None,
+    });
+    argument.and_then(|argument| argument.first().copied()).unwrap_or(0)
 }
 
 /// Where each CPU begins.

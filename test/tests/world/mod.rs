@@ -7,14 +7,15 @@ pub mod walk;
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use abi::report::WakeEvent;
 use qkernel::hibernate::state_machine as kernel;
 use qkernel::hibernate::state_machine::{Obstacle, Order, Outcome, PATIENCE_NS, State};
 use runtime::supervisor::state_machine as supervisor;
 use runtime::supervisor::state_machine::IDLE_PATIENCE;
 
 const CPUS: usize = 2;
-const SOCKET: u64 = 1;
-const EXEC: u64 = 3;
+const SOCKET: WakeEvent = WakeEvent::Socket;
+const EXEC: WakeEvent = WakeEvent::Exec;
 
 /// An event in the VMM's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -238,7 +239,7 @@ impl World {
             Event::Pause { request, is_held: false } => kernel::Input::Pause(request),
             Event::Pause { request, is_held: true } => kernel::Input::Hold(request),
             Event::Hibernate { request, is_hastened, is_held } => {
-                kernel::Input::Hibernate(Order { request, since_ns: 0, is_hastened, is_held })
+                kernel::Input::Hibernate(Order { request, since_ns: 0, is_hastened, is_held, stays: false })
             }
             Event::Wake { request, serves } => kernel::Input::Resume { request, serves },
             Event::Exec => return,
@@ -246,7 +247,7 @@ impl World {
         self.feed(cpu, input);
     }
 
-    fn wake_by(&mut self, cpu: usize, by: u64, rules: Rules) {
+    fn wake_by(&mut self, cpu: usize, by: WakeEvent, rules: Rules) {
         self.wake_event = self.kernel.is_paused();
         let is_on_the_way = matches!(self.kernel.state(), State::Hibernating(_) | State::Answering(_));
         if self.kernel.is_paused() && (rules.tells_wake_events_on_the_way_to_rest || !is_on_the_way) {

@@ -4,13 +4,13 @@ use abi::layout::USER_MAX;
 use abi::word::to_usize;
 use alloc::vec::Vec;
 
-use super::account;
 use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
 use super::map::range_end;
 use super::object::MemoryObject;
 use super::page::{Access, Fault, PAGE, PAGE_BYTES};
 use super::pagetable::Entry;
+use super::physical::account;
 use super::vma::{Prot, Vma, VmaFlags};
 use crate::errno::{Errno, Result};
 use crate::sched;

@@ -1,14 +1,14 @@
 //! Content on its way: what the host is asked to bring back, and what becomes of it when it has come.
 //!
-//! An [`Arrival`] is a claim on absent frames (`super::residency`) together with a reference to each, so that munmap(2),
+//! An [`Arrival`] is a claim on absent frames (`super::physical::residency`) together with a reference to each, so that munmap(2),
 //! exit or exec meanwhile release nothing that the host still writes to: the frame is freed when it has landed.
 
 use abi::hostcall as hc;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::frames::{self, Frame, FrameRef};
-use super::residency::{self, Residence};
+use super::physical::frames::{self, Frame, FrameRef};
+use super::physical::residency::{self, Residence};
 use super::touches;
 use crate::host;
 use crate::in_flight;

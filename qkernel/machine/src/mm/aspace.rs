@@ -10,14 +10,14 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::account::{self, STUB_BYTES};
 use super::away::{Away, Stop, fault_of};
 use super::commit::Promise;
 use super::family::Family;
-use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
 use super::page::{Fault, PAGE};
 use super::pagetable::{Entry, PageTable, Region};
+use super::physical::account::{self, STUB_BYTES};
+use super::physical::frames::{self, Frame, FrameRef};
 use super::shown::Shown;
 use super::sites::{Hits, Sites};
 use super::vma::{VMA_BYTES, Vma, VmaFlags, mirror_prot};
@@ -461,8 +461,13 @@ impl Drop for AddressSpace {
 impl Space {
     /// Calls `f` for each user frame mapped, in the order of addresses.
     pub fn for_each_frame(&mut self, mut f: impl FnMut(Frame)) {
-        self.table.for_each(USER_MIN, USER_MAX, |_, entry| match entry.region() {
-            Some(Region::Frame(frame)) => f(frame),
+        self.for_each_page(|_, frame| f(frame));
+    }
+
+    /// Calls `f` for each page with a user frame, in the order of addresses.
+    pub fn for_each_page(&mut self, mut f: impl FnMut(u64, Frame)) {
+        self.table.for_each(USER_MIN, USER_MAX, |page, entry| match entry.region() {
+            Some(Region::Frame(frame)) => f(page, frame),
             Some(Region::Window(_)) | None => {}
         });
     }

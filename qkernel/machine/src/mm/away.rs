@@ -4,9 +4,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::arrival::{self, Arrival, How};
-use super::frames::Frame;
 use super::page::Fault;
-use super::residency::{self, Residence};
+use super::physical::frames::Frame;
+use super::physical::residency::{self, Residence};
 use crate::errno::Errno;
 use crate::lock_order;
 use crate::sched;

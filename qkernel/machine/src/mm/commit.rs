@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::page::PAGE;
-use super::{frames, owners};
+use super::physical::{frames, owners};
 use crate::errno::{Errno, Result};
 use crate::owner::{self, OWNERS, Owner};
 

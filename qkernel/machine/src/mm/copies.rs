@@ -18,10 +18,10 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::frames::{self, Frame, FrameRef, SCARCE_FRAMES};
 use super::object::PageStore;
-use super::owners;
 use super::page::PAGE;
+use super::physical::frames::{self, Frame, FrameRef, SCARCE_FRAMES};
+use super::physical::owners;
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
 use crate::rank::Rank;

@@ -6,10 +6,10 @@
 use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
 use super::away::Stop;
-use super::frames;
 use super::map::reprotect;
 use super::page::{Access, PAGE, page_down};
 use super::pagetable::Entry;
+use super::physical::frames;
 use super::vma::{Prot, Vma, VmaFlags};
 use crate::errno::Result;
 

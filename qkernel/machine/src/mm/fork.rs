@@ -3,14 +3,14 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::account;
 use super::arrival;
 use super::aspace::{AddressSpace, Space};
 use super::commit;
 use super::family::Family;
-use super::frames::{self, Frame, FrameRef, SCARCE_FRAMES};
 use super::page::{Access, page_down};
 use super::pagetable::{Entry, PageTable, Region};
+use super::physical::account;
+use super::physical::frames::{self, Frame, FrameRef, SCARCE_FRAMES};
 use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use crate::errno::{Errno, Result};
 

@@ -14,8 +14,8 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::frames;
 use super::page::PAGE_BYTES;
+use super::physical::frames;
 use crate::heap;
 use crate::rank::Rank;
 use crate::sched::timer::{self, Alarm};

@@ -6,10 +6,10 @@
 use abi::layout::{USER_MAX, USER_MIN};
 use alloc::vec::Vec;
 
-use super::account;
 use super::aspace::{AddressSpace, Space};
 use super::map::range_end;
 use super::page::page_up;
+use super::physical::account;
 use super::vma::{Vma, VmaFlags};
 use crate::errno::{Errno, Result};
 use crate::upcall;

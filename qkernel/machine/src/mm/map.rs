@@ -3,12 +3,12 @@
 use abi::layout::{USER_MAX, USER_MIN};
 use alloc::sync::Arc;
 
-use super::account;
 use super::aspace::{AddressSpace, Space};
 use super::commit;
 use super::object::MemoryObject;
-use super::page::{PAGE, page_down, page_up};
+use super::page::{Access, PAGE, page_down, page_up};
 use super::pagetable::Entry;
+use super::physical::account;
 use super::swap_window::SwapWindow;
 use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use crate::config::VMAS_MAX;
@@ -110,7 +110,7 @@ impl AddressSpace {
         let brk = space.brk;
         // Who asks for more of it writes there at once.
         if let Some(end) = end.filter(|end| grown && *end < brk) {
-            space.expect([(end, super::Access::Write)]);
+            space.expect([(end, Access::Write)]);
         }
         self.commit(&mut space);
         brk

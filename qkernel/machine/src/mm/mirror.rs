@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::aspace::{AddressSpace, Space};
-use super::frames::Frame;
 use super::page::PAGE;
 use super::pagetable::Entry;
+use super::physical::frames::Frame;
 use super::vma::mirror_prot;
 use crate::errno::Result;
 use crate::platform;

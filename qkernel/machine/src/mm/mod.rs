@@ -1,8 +1,7 @@
 //! Memory: frames, page tables, address spaces, faults, and copies to and from user memory.
 
-pub mod account;
 mod addr;
-mod advice;
+pub mod advice;
 mod arrival;
 #[cfg(test)]
 mod arrival_life;
@@ -18,8 +17,6 @@ mod forced;
 mod fork;
 #[cfg(test)]
 mod frame_life;
-mod frame_owners;
-pub mod frames;
 pub mod give_back;
 pub mod io;
 mod lock;
@@ -27,15 +24,14 @@ pub mod map;
 mod mappers;
 mod mirror;
 pub mod object;
-pub mod owners;
 mod page;
 pub mod pages;
 pub mod pagetable;
 mod patches;
+pub mod physical;
 mod quota;
 pub mod remap;
 pub mod report;
-pub mod residency;
 mod shown;
 pub mod sites;
 pub mod stats;
@@ -47,11 +43,11 @@ pub mod window;
 pub mod working_set;
 
 pub use addr::UserAddr;
-pub use advice::Advice;
 pub use aspace::{AddressSpace, HeldSpace};
 pub use io::IoBuf;
 pub use object::{MemoryObject, PageStore};
 pub use page::{Access, Fault, PAGE, PAGE_BYTES, page_down, page_up};
+pub use physical::{account, frames, owners, residency};
 pub use quota::Quota;
 pub use user::{Pod, UserMemory};
 pub use vma::{MapFlags, Prot};

@@ -5,7 +5,7 @@ use abi::word::to_usize;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
-use super::frames::{self, Frame};
+use super::physical::frames::{self, Frame};
 
 /// Pages of a group; a group has one entry in the tree.
 const GROUP: u64 = 16;

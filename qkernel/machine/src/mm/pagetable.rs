@@ -3,9 +3,9 @@
 use abi::layout::WINDOW_PHYS;
 use abi::word::to_usize;
 
-use super::account;
-use super::frames::Frame;
 use super::page::{PAGE, PAGE_BYTES};
+use super::physical::account;
+use super::physical::frames::Frame;
 use crate::arch::ring0;
 use crate::errno::{Errno, Result};
 use crate::heap;
@@ -24,7 +24,7 @@ impl Entry {
     pub const ACCESSED: u64 = 1 << 5;
     pub const DIRTY: u64 = 1 << 6;
     /// The page was put in the swap file (Hibernate Container, section 3.4); not present. Whether the frame's content has
-    /// come back meanwhile, through another entry, is for [`super::residency`] to say.
+    /// come back meanwhile, through another entry, is for [`super::physical::residency`] to say.
     pub const SWAPPED: u64 = 1 << 9;
     /// The stub may have this page mapped (systrap).
     pub const MIRRORED: u64 = 1 << 10;

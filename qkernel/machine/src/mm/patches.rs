@@ -6,14 +6,14 @@ use abi::word::to_usize;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use super::account;
 use super::aspace::{AddressSpace, Space};
 use super::away::Stop;
 use super::fault::own_copy;
-use super::frames::{self, FrameRef};
 use super::object::MemoryObject;
 use super::page::{Access, PAGE, page_down};
 use super::pagetable::Entry;
+use super::physical::account;
+use super::physical::frames::{self, FrameRef};
 use super::sites::{self, Kind, READ_BYTES, READ_SLOT, SLOT_BYTES, SLOTS, SLOTS_END, Site, is_slot};
 use super::stats;
 use super::swap_window::SwapWindow;

@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 
 use super::aspace::{AddressSpace, Space};
 use super::commit;
-use super::frames::FrameRef;
 use super::map::{Placement, range_end};
 use super::page::{PAGE, page_up};
 use super::pagetable::{Entry, Region};
+use super::physical::frames::FrameRef;
 use super::vma::{Vma, VmaFlags};
 use crate::errno::{Errno, Result};
 

@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::account;
 use super::aspace::AddressSpace;
-use super::frames::{self, Frame};
 use super::object::MemoryObject;
 use super::page::PAGE;
 use super::pagetable::{Entry, Region};
+use super::physical::account;
+use super::physical::frames::{self, Frame};
 use super::vma::{Prot, Vma, VmaFlags};
 use crate::errno::Result;
 use abi::word::to_usize;

@@ -5,10 +5,10 @@ use abi::layout::{USER_MAX, USER_MIN};
 use abi::run::{MAP_OP_PROTECT, MAP_OP_UNMAP_ALL, MapOp};
 use alloc::vec::Vec;
 
-use super::account;
 use super::aspace::Space;
 use super::page::PAGE;
 use super::pagetable::Entry;
+use super::physical::account;
 use crate::owner::Owner;
 
 /// A mapping's description on the host.

@@ -4,7 +4,8 @@ use abi::hostcall as hc;
 use abi::stats::KernelStats;
 use core::sync::atomic::Ordering;
 
-use super::{frames, give_back, residency};
+use super::give_back;
+use super::physical::{frames, residency};
 use crate::heap;
 use crate::platform;
 

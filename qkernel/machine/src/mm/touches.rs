@@ -10,9 +10,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::word::{high32, low32};
 
-use super::account;
-use super::frames::{self, Frame};
 use super::page::PAGE;
+use super::physical::account;
+use super::physical::frames::{self, Frame};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
 
@@ -30,6 +30,8 @@ const SEQUENCES: usize = 8;
 const SEQUENCE_MAX: u64 = 32 * PAGE;
 /// Most touches that are written down (512 MiB); a set this large comes back as fast by faults.
 const TOUCHES_MAX: usize = 1 << 17;
+/// Most pages that are a set for want of another (32 MiB).
+pub const GUESSED_MAX: usize = 8192;
 /// Room for so many is made first, and doubled.
 const TOUCHES_MIN: usize = 128;
 /// Kernel memory that touches leave to programs.
@@ -55,7 +57,7 @@ pub struct Touch {
 }
 
 impl Touch {
-    const fn new(space: u64, page: u64, frame: u32) -> Self {
+    pub(super) const fn new(space: u64, page: u64, frame: u32) -> Self {
         Self { frame, idle_probes: NEW_PROBES, space, page }
     }
 
@@ -195,6 +197,10 @@ struct WorkingSet {
     wakes: u32,
     /// Touches in the set when the last quick round was over.
     recorded: usize,
+    /// The set is a guess, for who wakes with an image of this memory.
+    is_for_image: bool,
+    /// Touches do not count: here it is as if nothing had been stored.
+    ignores: bool,
 }
 
 impl WorkingSet {
@@ -205,10 +211,15 @@ impl WorkingSet {
             members: Members::new(),
             wakes: 0,
             recorded: 0,
+            is_for_image: false,
+            ignores: false,
         }
     }
 
     fn touch(&mut self, touch: Touch) {
+        if self.ignores {
+            return;
+        }
         let len = self.touched.len();
         if len == self.touched.capacity() {
             let more = len.max(TOUCHES_MIN);
@@ -219,6 +230,23 @@ impl WorkingSet {
             }
         }
         self.touched.push(touch);
+    }
+
+    fn store(&mut self, members: &[Touch]) {
+        (self.members, self.touched) = (Members::of(members), Vec::new());
+        self.is_for_image = false;
+    }
+
+    fn store_guess(&mut self, pages: &[Touch]) {
+        self.store(pages);
+        (self.is_for_image, self.wakes) = (true, 0);
+    }
+
+    fn begin_in_place(&mut self) {
+        if self.is_for_image {
+            (self.members, self.is_for_image) = (Members::new(), false);
+        }
+        self.ignores = self.members.len() == 0;
     }
 
     /// The pages whose entries become present with the touched one: the longer it goes on page by page, the more.
@@ -314,13 +342,26 @@ pub fn is_probed(space: u64, page: u64) -> bool {
 
 /// The set was stored; touches count from here on.
 pub fn store(members: &[Touch]) {
-    let mut set = SET.lock();
-    (set.members, set.touched) = (Members::of(members), Vec::new());
+    SET.lock().store(members);
+}
+
+/// Stores as [`store`] does, for an image of a sandbox that has never woken: nobody knows its set, so it has all `pages`. Who goes on here has none still.
+pub fn store_guess(pages: &[Touch]) {
+    SET.lock().store_guess(pages);
+}
+
+/// A wake begins in which nothing was stored before. What was touched till then still counts, and so does what is touched now, if there
+/// is a set.
+pub fn begin_in_place() {
+    SET.lock().begin_in_place();
+    GUESSING.store(false, Ordering::Relaxed);
+    PROBE.store(Probe::NONE.word(), Ordering::Relaxed);
 }
 
 /// A wake begins. Without REAP nobody asks for the set, and nothing is probed.
 pub fn begin_wake(with_reap: bool) {
     let mut set = SET.lock();
+    (set.is_for_image, set.ignores) = (false, false);
     GUESSING.store(set.members.len() == 0, Ordering::Relaxed);
     let probe = if with_reap { set.next_probe() } else { Probe::NONE };
     PROBE.store(probe.word(), Ordering::Relaxed);
@@ -337,216 +378,5 @@ pub(super) fn next(now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn frames_of(set: &[Touch]) -> Vec<u32> {
-        set.iter().map(|touch| touch.frame).collect()
-    }
-
-    fn same(touch: &Touch) -> Option<u32> {
-        Some(touch.frame)
-    }
-
-    fn set_of(touches: &[(u64, u32)]) -> WorkingSet {
-        let mut set = WorkingSet::new();
-        touches.iter().for_each(|&(page, frame)| set.touch(Touch::new(1, page, frame)));
-        set
-    }
-
-    impl WorkingSet {
-        /// Goes on to the next set as storing it does; result: its frames.
-        fn turn(&mut self, probe: Probe) -> Vec<u32> {
-            let next = self.next(probe, same);
-            (self.members, self.touched) = (Members::of(&next), Vec::new());
-            frames_of(&next)
-        }
-
-        /// A wake in which these pages of space 1 are used: what of them faults is seen. Result: what was
-        /// probed.
-        fn wake(&mut self, used: &[u64]) -> Probe {
-            let probe = self.next_probe();
-            let members: Vec<_> = self.members.touches().map(|member| member.key()).collect();
-            for page in used {
-                let key = (1, *page);
-                if probe.includes(key) || !members.contains(&key) {
-                    self.touch(Touch::new(1, *page, low32(page / PAGE)));
-                }
-            }
-            self.turn(probe);
-            probe
-        }
-    }
-
-    #[test]
-    fn what_is_new_comes_after_what_was_touched_before_it_and_what_is_gone_does_not() {
-        let mut set = set_of(&[(0x7000, 7), (0x3000, 3), (0x9000, 9)]);
-        let next = set.next(Probe::NONE, |touch| (touch.frame != 9).then_some(touch.frame));
-        assert_eq!(frames_of(&next), [7, 3]);
-        assert_eq!(set.turn(Probe::NONE), [7, 3, 9]);
-        set.touched = [1, 3, 5, 4, 9, 6].map(|frame| Touch::new(1, u64::from(frame) * PAGE, frame)).to_vec();
-        assert_eq!(set.turn(Probe::NONE), [1, 7, 3, 5, 4, 9, 6]);
-    }
-
-    #[test]
-    fn neighbours_take_the_room_of_one() {
-        let set = set_of(&[(0x1000, 7), (0x2000, 8), (0x3000, 9), (0x5000, 10), (0x6000, 12)]);
-        let store = [4, 5].map(|frame| Touch::new(NO_SPACE, 0, frame));
-        let mut all: Vec<Touch> = set.touched.iter().chain(&store).copied().collect();
-        all[1].idle_probes = 0;
-        let members = Members::of(&all);
-        assert_eq!((members.runs.len(), members.len()), (4, 7));
-        assert_eq!(members.touches().collect::<Vec<_>>(), all);
-    }
-
-    #[test]
-    fn a_page_that_was_copied_is_in_the_set_with_its_new_frame() {
-        let set = set_of(&[(0x7000, 7)]);
-        assert_eq!(frames_of(&set.next(Probe::NONE, |touch| (touch.page == 0x7000).then_some(8))), [8]);
-    }
-
-    #[test]
-    fn the_untouched_leave_after_two_probes_and_the_new_after_one() {
-        let mut set = set_of(&[(0x7000, 7), (0x3000, 3), (0x5000, 5)]);
-        assert_eq!(set.turn(Probe::NONE), [7, 3, 5]);
-        for (used, left) in [(vec![7, 3], vec![7, 3]), (vec![3], vec![7, 3]), (vec![3], vec![3])] {
-            set.touched = used.iter().map(|frame| Touch::new(1, u64::from(*frame) * PAGE, *frame)).collect();
-            assert_eq!(set.turn(Probe::ALL), left);
-            assert_eq!(set.turn(Probe::NONE), left);
-        }
-    }
-
-    #[test]
-    fn a_touch_makes_up_for_a_probe_in_vain() {
-        let mut set = set_of(&[(0x7000, 7)]);
-        set.turn(Probe::NONE);
-        for _ in 0..3 {
-            set.touch(Touch::new(1, 0x7000, 7));
-            assert_eq!(set.turn(Probe::ALL), [7]);
-            assert_eq!(set.turn(Probe::ALL), [7]);
-        }
-        assert_eq!(set.turn(Probe::ALL), []);
-    }
-
-    #[test]
-    fn each_page_is_probed_once_in_a_round_whatever_the_order() {
-        for parts in [QUICK_PARTS, PARTS] {
-            for space in 1..4 {
-                for page in (0..300).map(|page| 0x7f12_3456_7000 + page * PAGE) {
-                    let times =
-                        (0..parts).filter(|part| Probe { part: *part, parts }.includes((space, page)));
-                    assert_eq!(times.count(), 1);
-                }
-            }
-            assert!(!Probe::NONE.includes((1, u64::from(parts) * PAGE)));
-        }
-    }
-
-    #[test]
-    fn the_parts_are_about_equal_where_pages_lie_together_and_where_they_do_not() {
-        for step in [1, 2, 16, 512, 4096] {
-            let probe = Probe { part: 5, parts: PARTS };
-            let probed =
-                (0..3200).filter(|page| probe.includes((7, 0x7f00_0000_0000 + page * step * PAGE))).count();
-            assert!((50..150).contains(&probed), "{probed} of 3200 at distance {step}");
-        }
-    }
-
-    #[test]
-    fn pages_of_two_processes_are_probed_and_leave_apart() {
-        let both = [Touch::new(1, 0x7000, 7), Touch::new(2, 0x7000, 7)];
-        let mut set = WorkingSet { touched: both.to_vec(), ..WorkingSet::new() };
-        assert_eq!(set.turn(Probe::NONE), [7, 7]);
-        let of_first =
-            (0..PARTS).map(|part| Probe { part, parts: PARTS }).find(|probe| probe.includes((1, 0x7000)));
-        let of_first = of_first.unwrap();
-        assert!(!of_first.includes((2, 0x7000)));
-        set.touch(both[0]);
-        for left in [vec![7, 7], vec![7, 7], vec![7]] {
-            assert_eq!(set.turn(of_first), left);
-        }
-        assert_eq!(set.members.touches().next().map(|member| member.space), Some(2));
-    }
-
-    #[test]
-    fn files_in_memory_leave_when_they_were_probed_in_vain() {
-        let mut set = WorkingSet::new();
-        [4, 5].into_iter().for_each(|frame| set.touch(Touch::new(NO_SPACE, 0, frame)));
-        assert_eq!(set.turn(Probe::ALL), [4, 5]);
-        set.touch(Touch::new(NO_SPACE, 0, 5));
-        assert_eq!(set.turn(Probe::ALL), [5]);
-    }
-
-    #[test]
-    fn wrong_guesses_are_gone_after_the_first_round() {
-        let pages = |range: core::ops::Range<u64>| range.map(|page| page * PAGE);
-        // By a wake without REAP.
-        let mut set = WorkingSet::new();
-        set.touched.extend(pages(100..500).map(|page| Touch::new(1, page, low32(page / PAGE))));
-        assert_eq!(set.turn(Probe::NONE).len(), 400);
-        let used: Vec<u64> = pages(100..200).collect();
-        let mut last = 400;
-        for _ in 0..QUICK_PARTS {
-            set.wake(&used);
-            let len = set.members.len();
-            assert!((20..80).contains(&(last - len)), "{last} {len}");
-            last = len;
-        }
-        let used: Vec<u32> = (100..200).collect();
-        assert_eq!(frames_of(&set.members.touches().collect::<Vec<_>>()), used);
-        assert_eq!(set.next_probe(), Probe { part: QUICK_PARTS, parts: PARTS });
-    }
-
-    #[test]
-    fn a_page_that_is_used_in_some_wakes_comes_and_goes() {
-        let mut set = set_of(&[(0x7000, 7), (0x3000, 3)]);
-        assert_eq!(set.turn(Probe::NONE), [7, 3]);
-        // Its uses while it is not probed nobody sees; when it is probed it is used the first time, and then no more.
-        let (mut probes, mut used) = (0, vec![0x3000, 0x7000]);
-        while set.members.len() == 2 {
-            if set.wake(&used).includes((1, 0x7000)) {
-                probes += 1;
-                used.truncate(1);
-            }
-        }
-        assert_eq!(probes, 1 + KEEP_PROBES);
-        // It faults then, and is back.
-        set.wake(&[0x3000, 0x7000]);
-        assert_eq!(set.members.len(), 2);
-    }
-
-    #[test]
-    fn the_longer_touches_go_on_page_by_page_the_more_come_along() {
-        let mut set = WorkingSet::new();
-        let mut touch = |space, page: u64| {
-            let along = set.sequence(space, page * PAGE);
-            assert_eq!(along.start, page * PAGE);
-            (along.end - along.start) / PAGE
-        };
-        assert_eq!(
-            [10, 11, 13, 17, 25, 41, 73, 105].map(|page| touch(1, page)),
-            [1, 2, 4, 8, 16, 32, 32, 32]
-        );
-        // Others in between do not end it, in the same process or in another one.
-        assert_eq!([touch(2, 137), touch(1, 500), touch(2, 138), touch(1, 137)], [1, 1, 2, 32]);
-        // Some of those that were to come along did not.
-        assert_eq!([touch(2, 139), touch(1, 150)], [4, 32]);
-        assert_eq!([900, 800, 700, 600].map(|page| touch(1, page)), [1; 4]);
-    }
-
-    #[test]
-    fn a_set_that_grew_by_half_is_probed_quickly_again() {
-        let page = |page| Touch::new(1, page * 0x5000, 1);
-        let of_pages = |count: u64| Members::of(&(1..=count).map(page).collect::<Vec<_>>());
-        let mut set = WorkingSet { members: of_pages(40), ..WorkingSet::new() };
-        let quick = |set: &mut WorkingSet| set.next_probe().parts == QUICK_PARTS;
-        assert!((0..QUICK_PARTS).all(|_| quick(&mut set)));
-        set.members = of_pages(10);
-        assert!(!quick(&mut set));
-        set.members = of_pages(15);
-        assert!((0..2 * PARTS).all(|_| !quick(&mut set)));
-        set.members = of_pages(16);
-        assert!((0..QUICK_PARTS).all(|_| quick(&mut set)));
-        assert!(!quick(&mut set) && !quick(&mut set));
-    }
-}
+#[path = "touches_tests.rs"]
+mod tests;

@@ -4,12 +4,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::account;
 use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
 use super::away::Stop;
 use super::page::{Access, page_down};
 use super::pagetable::Region;
+use super::physical::account;
 use super::window;
 use crate::arch;
 use crate::config::PATH_MAX;

@@ -14,6 +14,7 @@ use super::mappers::Mappers;
 use super::page::{PAGE, page_up};
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
+use crate::objects::Node;
 use crate::platform;
 use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
@@ -44,11 +45,19 @@ pub fn is_empty() -> bool {
     chunks.free.len() as u64 == chunks.fresh
 }
 
+/// The file of a mapping: the handle that it is read by, and the node, which is in use as long as it is mapped.
+pub struct MappedFile {
+    /// Open for reading, and for writing where mappings may write.
+    pub handle: Arc<Handle>,
+    /// The node.
+    pub node: Arc<dyn Node>,
+}
+
 /// A host file that is mapped: its chunks stay in the window while any mapping holds this.
 pub struct HostFileMap {
     /// The file's own: its address stands for the file in the keys of futexes.
     file: Arc<dyn Any + Send + Sync>,
-    handle: Arc<Handle>,
+    mapped: MappedFile,
     writable: bool,
     /// The file's size when last asked, in bytes.
     size: AtomicU64,
@@ -69,11 +78,10 @@ pub struct HostFileMap {
 }
 
 impl HostFileMap {
-    /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle. With `copies`
-    /// private mappings show those of its pages, which are kept after the last mapping if the file is of a settled version.
-    /// `file` is one object for all maps of a file.
+    /// Maps a file, for writing as well if `writable`. With `copies` private mappings show those of its pages, which are kept after the
+    /// last mapping if the file is of a settled version. `file` is one object for all maps of a file.
     pub fn new(
-        handle: Arc<Handle>,
+        mapped: MappedFile,
         writable: bool,
         copies: Option<Copies>,
         settled: Option<Version>,
@@ -81,7 +89,7 @@ impl HostFileMap {
     ) -> Self {
         Self {
             file,
-            handle,
+            mapped,
             writable,
             size: AtomicU64::new(0),
             chunks: SpinLock::new(Rank::FileChunks, BTreeMap::new()),
@@ -97,7 +105,7 @@ impl HostFileMap {
 
     /// Device and inode number of the file; zeros when the host can't say.
     pub fn identity(&self) -> (u64, u64) {
-        host::stat_handle(&self.handle).map_or((0, 0), |stat| (stat.dev, stat.ino))
+        host::stat_handle(&self.mapped.handle).map_or((0, 0), |stat| (stat.dev, stat.ino))
     }
 
     /// The address of the object that all maps of the file have in common.
@@ -146,7 +154,7 @@ impl HostFileMap {
     }
 
     pub(super) fn handle(&self) -> &Handle {
-        &self.handle
+        &self.mapped.handle
     }
 
     /// The file was cut to `size` bytes: pages behind go, private copies included.
@@ -163,14 +171,14 @@ impl HostFileMap {
 
     /// Writes the file's dirty pages to its disk.
     pub fn sync(&self) -> Result<()> {
-        host::fsync(&self.handle, true)
+        host::fsync(&self.mapped.handle, true)
     }
 
     /// Makes a hole in the file, which keeps its size.
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
         const KEEP_SIZE: u32 = 1;
         const PUNCH_HOLE: u32 = 2;
-        host::fallocate(&self.handle, KEEP_SIZE | PUNCH_HOLE, offset, len)
+        host::fallocate(&self.mapped.handle, KEEP_SIZE | PUNCH_HOLE, offset, len)
     }
 
     /// The guest-physical address of the page at `offset` (page aligned), and how many bytes from there are
@@ -192,7 +200,7 @@ impl HostFileMap {
     pub(super) fn size_for(&self, offset: u64) -> Result<u64> {
         let mut size = self.size.load(Ordering::Relaxed);
         if offset >= size {
-            size = host::stat_handle(&self.handle)?.size;
+            size = host::stat_handle(&self.mapped.handle)?.size;
             self.size.store(size, Ordering::Relaxed);
         }
         if offset < size { Ok(size) } else { Err(Errno::EIO) }
@@ -204,8 +212,14 @@ impl HostFileMap {
         }
         // Not `ENOMEM`: nobody's end would give one back that is sure to help.
         let chunk = take_chunk().ok_or(Errno::ENFILE)?;
-        let args =
-            [chunk, u64::from(self.handle.raw()), index * WINDOW_CHUNK, u64::from(self.writable), 0, 0];
+        let args = [
+            chunk,
+            u64::from(self.mapped.handle.raw()),
+            index * WINDOW_CHUNK,
+            u64::from(self.writable),
+            0,
+            0,
+        ];
         if let Err(error) = platform::call(hc::WINDOW_MAP, args) {
             CHUNKS.lock().free.push(chunk);
             return Err(error);

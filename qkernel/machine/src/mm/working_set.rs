@@ -14,16 +14,16 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::arrival;
 use super::aspace::{AddressSpace, Space};
-use super::frames;
 use super::pagetable::Region;
-use super::residency;
+use super::physical::frames;
+use super::physical::residency;
 use super::touches::{self, NO_SPACE};
 use crate::mutex::MutexGuard;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::{platform, sched};
 
-pub use super::touches::{Touch, begin_wake, store};
+pub use super::touches::{GUESSED_MAX, Touch, begin_in_place, begin_wake, store, store_guess};
 
 /// Pages of a batch that comes back while tasks run, or while another CPU is busy with the last one: 512 KiB, 16 MiB.
 const STREAM_PAGES: usize = 128;
@@ -57,6 +57,31 @@ pub fn next(
         }
     };
     touches::next(now)
+}
+
+/// All pages that are `here`, as if each had been touched; none if there are more than `most`.
+pub fn all(
+    spaces: &[Arc<AddressSpace>],
+    locked: &mut [MutexGuard<'_, Space>],
+    here: impl Fn(u32) -> bool,
+    most: usize,
+) -> Vec<Touch> {
+    let mut all = Vec::new();
+    if all.try_reserve_exact(most).is_err() {
+        return all;
+    }
+    let mut count = 0;
+    for (space, locked) in spaces.iter().zip(locked) {
+        locked.for_each_page(|page, frame| {
+            let frame = frames::index(frame).filter(|frame| here(*frame));
+            let Some(frame) = frame else { return };
+            count += 1;
+            if count <= most {
+                all.push(Touch::new(space.id(), page, frame));
+            }
+        });
+    }
+    if count > most { Vec::new() } else { all }
 }
 
 /// Brings the set back and makes its entries present. While tasks run (`streams`) it comes in small batches; else another

@@ -6,10 +6,12 @@
 use core::sync::atomic::Ordering;
 
 use super::cpu_set::CpuSet;
+use super::notify::notify;
 use super::queue::QueueClass;
+use super::schedule::schedule;
 use super::sleep::{Sleep, sleep_until};
-use super::task::{RUNNABLE, RUNNING, Runnable, SchedState};
-use super::{QUEUE, mirror, notify, schedule};
+use super::state;
+use super::task::{RUNNING, Runnable, SchedState};
 use crate::{arch, platform, time};
 
 /// How often, and how long each time, is waited for a task to leave a CPU. One that is in user code leaves it at once, unless the host
@@ -20,17 +22,17 @@ const ROUND_NS: u64 = 100_000;
 impl SchedState {
     /// The CPUs it may run on.
     pub fn cpus(&self) -> CpuSet {
-        CpuSet::from_bits(self.cpus.load(Ordering::SeqCst))
+        self.cpus.get()
     }
 
     /// The CPUs that may take it out of the run queue, in which it stands or is about to.
     pub(super) fn cpus_in_queue(&self) -> CpuSet {
-        if self.goes_on_anywhere.load(Ordering::SeqCst) { CpuSet::ALL } else { self.cpus() }
+        if self.goes_on_anywhere.get() { CpuSet::ALL } else { self.cpus() }
     }
 
     /// A new task may run there. Before it is started.
     pub fn inherit_cpus(&self, parent: &Self) {
-        self.cpus.store(parent.cpus().bits(), Ordering::SeqCst);
+        self.cpus.begin_with(parent.cpus());
     }
 
     /// Whether it may run on this CPU.
@@ -52,16 +54,8 @@ impl SchedState {
 /// far as that can be had soon. May sleep.
 pub fn bind(task: &Runnable, cpus: CpuSet) {
     let state = task.sched();
-    {
-        // Under the lock, so that a task that is woken meanwhile waits as this says.
-        let mut queue = QUEUE.lock();
-        state.cpus.store(cpus.bits(), Ordering::SeqCst);
-        if state.state.load(Ordering::SeqCst) == RUNNABLE {
-            let (lane, ticket) = state.place();
-            queue.bind(lane, ticket, state.cpus_in_queue());
-            mirror(&queue);
-        }
-    }
+    // Under the lock, so that a task that is woken meanwhile waits as this says.
+    state::lock().bind(state, cpus);
     if state.is_current() {
         move_if_misplaced(state);
         return;

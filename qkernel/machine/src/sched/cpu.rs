@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use super::guarded::Shown;
 use super::task::{Runnable, SchedState};
 #[cfg(all(feature = "checks", not(test)))]
 use crate::lock_order;
@@ -17,17 +18,19 @@ pub(super) struct Cpu {
     pub(super) current: SpinLock<Option<Runnable>>,
     /// The current task's state. Written and read by this CPU alone.
     pub(super) running: AtomicPtr<SchedState>,
+    /// It waits for work, or is about to. Set by the CPU itself, and cleared by it or by whoever is going to kick it.
     pub(super) idle: AtomicBool,
-    /// A task other than the idle one was picked for it. Written under the queue's lock.
-    pub(super) busy: AtomicBool,
+    /// A task other than the idle one was picked for it.
+    pub(super) busy: Shown<bool>,
     /// The task that rests on it, if one does. Set by the CPU itself, and cleared by whoever takes the task away.
     pub(super) resting: SpinLock<Option<Runnable>>,
     /// The task that was switched out last rests. Written and read by this CPU alone.
     pub(super) leaves_resting: AtomicBool,
-    /// When long work last showed the host that it goes on.
+    /// When long work last showed the host that it goes on. Written and read by this CPU alone.
     pub(super) shown_ns: AtomicU64,
     /// See [`super::work`]. Written and read by this CPU alone.
     pub(super) work: AtomicU32,
+    /// See [`super::stretch`]. Written and read by this CPU alone.
     #[cfg(feature = "checks")]
     pub(super) stretch_tsc: AtomicU64,
 }
@@ -53,7 +56,7 @@ pub(super) static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
         current: SpinLock::new(Rank::CpuTask, None),
         running: AtomicPtr::new(core::ptr::null_mut()),
         idle: AtomicBool::new(false),
-        busy: AtomicBool::new(false),
+        busy: Shown::no(),
         resting: SpinLock::new(Rank::CpuTask, None),
         leaves_resting: AtomicBool::new(false),
         shown_ns: AtomicU64::new(0),
@@ -74,11 +77,4 @@ pub fn current() -> Runnable {
         Some(task) => task.clone(),
         None => host::die("no current task"),
     }
-}
-
-/// This CPU begins with something else: what it does from now on is new.
-#[inline]
-pub(super) fn begin_stretch() {
-    #[cfg(feature = "checks")]
-    this_cpu().stretch_tsc.store(arch::read_tsc(), Ordering::Relaxed);
 }

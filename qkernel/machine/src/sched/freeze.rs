@@ -1,19 +1,15 @@
 //! The frozen scheduler: no task runs, so that one CPU can move all of memory.
 
-use core::sync::atomic::Ordering;
-
-use super::cpu::CPUS;
+use super::notify::kick_others;
 use super::queue::RunQueue;
+use super::state;
 use super::task::{Runnable, SchedState};
-use super::{FROZEN, QUEUE, queue_to_change};
-use crate::{arch, in_flight, platform};
+use crate::in_flight;
 
 /// Whether no task runs or is about to.
 pub fn is_at_rest() -> bool {
-    let queue = QUEUE.lock();
-    queue.is_empty()
-        && !in_flight::any()
-        && !(0..platform::cpus()).any(|cpu| CPUS[cpu].busy.load(Ordering::SeqCst))
+    let scheduler = state::lock();
+    scheduler.queue.is_empty() && !in_flight::any() && scheduler.are_cpus_free()
 }
 
 /// The scheduler is frozen as long as the value lives: no task runs, all CPUs are in their idle loops and stay there,
@@ -23,7 +19,7 @@ pub struct Frozen(());
 impl Frozen {
     /// Whether no task has been woken since.
     pub fn is_undisturbed(&self) -> bool {
-        QUEUE.lock().is_empty()
+        state::lock().queue.is_empty()
     }
 }
 
@@ -38,27 +34,27 @@ pub fn freeze_queue() -> Option<Frozen> {
 }
 
 fn freeze_if(may: impl FnOnce(&RunQueue<Runnable>) -> bool) -> Option<Frozen> {
-    let (queue, _) = queue_to_change();
+    let (mut scheduler, _) = state::lock_to_change();
     // Looked at before the CPUs: what ends makes its task wait for one.
     let in_flight = in_flight::any();
-    let is_busy = |cpu: usize| CPUS[cpu].busy.load(Ordering::SeqCst);
-    if in_flight || FROZEN.load(Ordering::SeqCst) || !may(&queue) || (0..platform::cpus()).any(is_busy) {
+    if in_flight || state::is_frozen() || !may(&scheduler.queue) || !scheduler.are_cpus_free() {
         return None;
     }
-    FROZEN.store(true, Ordering::SeqCst);
+    scheduler.set_frozen(true);
     Some(Frozen(()))
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
         let is_empty = {
-            let (queue, _) = queue_to_change();
-            FROZEN.store(false, Ordering::SeqCst);
-            queue.is_empty()
+            let (mut scheduler, _) = state::lock_to_change();
+            scheduler.set_frozen(false);
+            scheduler.queue.is_empty()
         };
-        let me = arch::cpu_index();
         // Those that were woken meanwhile found nobody to run them.
-        (0..platform::cpus()).filter(|&cpu| cpu != me && !is_empty).for_each(platform::kick);
+        if !is_empty {
+            kick_others();
+        }
     }
 }
 

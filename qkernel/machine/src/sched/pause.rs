@@ -4,13 +4,15 @@
 //! Only the mechanism is here. Who pauses the sandbox, and for how long, the kernel proper decides
 //! (`hibernate::state_machine`).
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
+use super::notify::kick_others;
+use super::state;
 use super::wait::WaitQueue;
 use crate::{arch, platform};
 
-/// Looked at before each return to user code.
-static PAUSED: AtomicBool = AtomicBool::new(false);
+pub use super::state::is_paused;
+
 static RESTING: WaitQueue = WaitQueue::new();
 
 /// How often the CPUs are asked whether they have left user code, before the pause is reported all the same: one that
@@ -22,21 +24,16 @@ const PATIENCE: u32 = 1000;
 pub fn set(is_paused: bool) {
     if is_paused != self::is_paused() {
         // A paused sandbox has no load, and what was there before counts as it was.
-        super::sample_load();
+        let (mut scheduler, _) = state::lock_to_change();
+        scheduler.set_paused(is_paused);
     }
-    PAUSED.store(is_paused, Ordering::SeqCst);
-}
-
-/// Whether tasks rest, or will.
-pub fn is_paused() -> bool {
-    PAUSED.load(Ordering::SeqCst)
 }
 
 /// Makes all other CPUs leave user code.
 pub fn call_out() {
     let me = arch::cpu_index();
     kick_others();
-    // A CPU takes back its `pending` outside user code, and looks at `PAUSED` afterwards.
+    // A CPU takes back its `pending` outside user code, and looks whether there is a pause afterwards.
     let is_out = |cpu: usize| platform::header_of(cpu).pending.load(Ordering::SeqCst) == 0;
     for _ in 0..PATIENCE {
         if (0..platform::cpus()).all(|cpu| cpu == me || is_out(cpu)) {
@@ -51,11 +48,6 @@ pub fn let_go() {
     RESTING.wake_all();
     // Idle CPUs wait for no timer in a pause.
     kick_others();
-}
-
-fn kick_others() {
-    let me = arch::cpu_index();
-    (0..platform::cpus()).filter(|&cpu| cpu != me).for_each(platform::kick);
 }
 
 /// Whether tasks rest that have something to do.

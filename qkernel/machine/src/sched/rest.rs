@@ -17,49 +17,12 @@
 //! the second holds.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
 use super::cpu::CPUS;
+use super::rest_place::{FETCHED, NOWHERE, place_on};
 use super::task::{DEAD, Runnable, SchedState};
 use crate::{arch, platform};
-
-const NOWHERE: u32 = 0;
-const FETCHED: u32 = 1 << 31;
-
-/// Where a task rests.
-pub(super) struct Rest(AtomicU32);
-
-impl Rest {
-    pub(super) const fn new() -> Self {
-        Self(AtomicU32::new(NOWHERE))
-    }
-
-    /// The CPU that it rests on, or is being fetched from.
-    pub(super) fn cpu(&self) -> Option<usize> {
-        let place = self.0.load(Ordering::SeqCst) & !FETCHED;
-        (place != NOWHERE).then(|| place as usize - 1)
-    }
-
-    pub(super) fn is_fetched(&self) -> bool {
-        self.0.load(Ordering::SeqCst) & FETCHED != 0
-    }
-
-    fn step(&self, from: u32, to: u32) -> bool {
-        self.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// Waits until it is fetched from the CPU. It may rest on another then.
-    fn wait_until_off(&self, cpu: usize) {
-        while self.cpu() == Some(cpu) {
-            // Who fetches waits for a thread of the host's, perhaps on this core.
-            platform::relax();
-        }
-    }
-}
-
-fn place_on(cpu: usize) -> u32 {
-    u32::try_from(cpu + 1).unwrap_or(NOWHERE)
-}
 
 impl SchedState {
     /// Whether it can rest on the CPU that it runs on.
@@ -73,7 +36,7 @@ impl SchedState {
 pub(super) fn begin(task: Runnable) {
     let cpu = arch::cpu_index();
     let mut resting = CPUS[cpu].resting.lock();
-    task.sched().rest.0.store(place_on(cpu), Ordering::SeqCst);
+    task.sched().rest.set(place_on(cpu));
     let former = resting.replace(task);
     drop(resting);
     drop(former);
@@ -108,7 +71,7 @@ pub(super) fn end(task: &Runnable, cpu: usize) {
         // What ends soon is not kept by a CPU that goes on idling.
         let kept = CPUS[cpu].resting.lock().take_if(|kept| Arc::ptr_eq(kept, task));
         state.on_cpu.store(false, Ordering::SeqCst);
-        state.rest.0.store(NOWHERE, Ordering::SeqCst);
+        state.rest.set(NOWHERE);
         drop(kept);
     } else {
         state.rest.wait_until_off(cpu);

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use super::cpu::{CPUS, Cpu};
 use super::freeze::Frozen;
-use super::{FROZEN, periods, rest};
+use super::{periods, rest, state};
 use crate::owner::{self, Owner};
 use crate::platform;
 
@@ -25,7 +25,7 @@ pub fn forget_cpus() {
     periods::forget();
     owner::set_current(Owner::SANDBOX);
     owner::set_uses_reserve(false);
-    FROZEN.store(false, Ordering::SeqCst);
+    state::lock().forget_cpus();
 }
 
 impl Cpu {
@@ -36,7 +36,6 @@ impl Cpu {
         *self.previous.lock() = None;
         *self.current.lock() = None;
         self.idle.store(false, Ordering::SeqCst);
-        self.busy.store(false, Ordering::SeqCst);
         self.leaves_resting.store(false, Ordering::Relaxed);
         self.shown_ns.store(0, Ordering::Relaxed);
         self.work.store(0, Ordering::Relaxed);

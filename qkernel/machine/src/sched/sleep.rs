@@ -4,8 +4,9 @@ use core::sync::atomic::Ordering;
 
 use super::cpu::current;
 use super::queue::QueueClass;
+use super::schedule::schedule;
 use super::task::{RUNNABLE, RUNNING, Runnable, SLEEPING, SLEEPING_UNINTERRUPTIBLE};
-use super::{QUEUE, mirror, now_for, schedule, timer};
+use super::{state, timer};
 use crate::errno::{Errno, Result};
 use crate::{lock_order, time};
 
@@ -96,13 +97,7 @@ pub(super) fn settle(task: &Runnable) {
         }
     }
     if state.load(Ordering::SeqCst) == RUNNABLE {
-        let mut queue = QUEUE.lock();
-        let now_ns = now_for(&queue);
-        let (lane, ticket) = task.sched().place();
-        let removed = queue.remove(lane, ticket, now_ns);
-        mirror(&queue);
-        state.store(RUNNING, Ordering::SeqCst);
-        drop(queue);
-        drop(removed);
+        let taken = state::lock().take_back(task);
+        drop(taken);
     }
 }

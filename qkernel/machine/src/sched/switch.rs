@@ -1,24 +1,12 @@
-//! The switch from one task to another, how a task begins, and how it ends.
+//! The switch from one task to another.
 
 use core::sync::atomic::Ordering;
 
-use super::cpu::{current, this_cpu};
-use super::queue::QueueClass;
-use super::stack::KernelStack;
-use super::task::{DEAD, Runnable, SchedState};
-use super::{notify_of, rest, schedule};
-use crate::errno::Result;
-use crate::{arch, host};
-
-impl SchedState {
-    /// A new task that will do `main` on a stack of its own.
-    pub fn new(main: fn()) -> Result<Self> {
-        let stack = KernelStack::new()?;
-        // SAFETY: the stack is fresh and ours.
-        let sp = unsafe { arch::prepare_stack(stack.top(), begin_task) };
-        Ok(Self::with(sp, Some(stack), main))
-    }
-}
+use super::cpu::this_cpu;
+use super::notify::notify_of;
+use super::rest;
+use super::task::Runnable;
+use crate::arch;
 
 /// Leaves the current task `me` for `next`, which has been picked for this CPU.
 pub(super) fn switch_to(me: Runnable, next: Runnable) {
@@ -56,16 +44,8 @@ pub(super) fn switch_to(me: Runnable, next: Runnable) {
     finish_switch();
 }
 
-/// The first function of a new task, on its own stack.
-extern "sysv64" fn begin_task() -> ! {
-    finish_switch();
-    let main = current().sched().main;
-    main();
-    exit_current()
-}
-
 /// Runs first after a switch: lets go of the task that was left.
-fn finish_switch() {
+pub(super) fn finish_switch() {
     let cpu = this_cpu();
     let previous = cpu.previous.lock().take();
     if let Some(previous) = previous {
@@ -84,13 +64,4 @@ fn finish_switch() {
         // The last reference to a dead task may go here; its stack is not in use any more.
         drop(previous);
     }
-}
-
-/// Ends the current task. Its `Arc` is dropped by whatever runs next.
-fn exit_current() -> ! {
-    let me = current();
-    me.sched().state.store(DEAD, Ordering::SeqCst);
-    drop(me);
-    schedule(QueueClass::Kernel);
-    host::die("a dead task ran")
 }

@@ -5,16 +5,15 @@ use core::any::Any;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use super::cpu::{self, this_cpu};
 use super::cpu_set::CpuSet;
-use super::periods;
-use super::rest::Rest;
+use super::guarded::{Guarded, Shown};
+use super::rest_place::Rest;
 use super::set_times::SetTimes;
 use super::stack::KernelStack;
 use super::waiting::Waiting;
 #[cfg(all(feature = "checks", not(test)))]
 use crate::lock_order;
-use crate::{arch, owner};
+use crate::owner::{self, Owner};
 
 pub(super) const RUNNING: u8 = 0;
 pub(super) const RUNNABLE: u8 = 1;
@@ -67,12 +66,22 @@ impl Transfers {
 }
 
 /// Adds to a counter that nobody but the running task writes.
-fn add_own(counter: &AtomicU64, by: u64) {
+pub(super) fn add_own(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+/// A task's place in the run queue.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// The owner in whose lane its entry is.
+    pub(super) lane: Owner,
+    /// The number of its entry.
+    pub(super) ticket: u64,
 }
 
 /// A task's part of the scheduler.
 pub struct SchedState {
+    /// Changed under the queue's lock wherever it becomes or has been `RUNNABLE`; else by the task itself, or by whoever wakes it.
     pub(super) state: AtomicU8,
     /// Its stack is in use by some CPU, or it rests on one: nobody may switch to it before that has ended.
     pub(super) on_cpu: AtomicBool,
@@ -80,21 +89,21 @@ pub struct SchedState {
     pub(super) sp: UnsafeCell<u64>,
     /// Its memory goes with the task.
     pub(super) stack: Option<KernelStack>,
+    /// Written by the CPU that has picked it, and read by the task itself.
     pub(super) slice_end_ns: AtomicU64,
-    /// The number and the lane of its entry in the run queue. Written under the queue's lock.
-    pub(super) ticket: AtomicU64,
-    pub(super) lane: AtomicU8,
-    /// It waits in the run queue on the way to user code, in a sandbox that has several owners.
-    pub(super) is_at_boundary: AtomicBool,
-    /// Until then it may run user code without a look at its owner's budget. Written by the task itself, or under the queue's
-    /// lock to 0.
+    /// Where it stands in the run queue, if it does.
+    pub(super) place: Guarded<Place>,
+    /// It waits in the run queue on the way to user code, in a sandbox that has several owners. Read by whoever calls its attention.
+    pub(super) is_at_boundary: Shown<bool>,
+    /// Until then it may run user code without a look at its owner's budget. Read by the task itself, which writes it under the
+    /// queue's lock when it asks. Whoever has changed the limit under that lock sets it to 0 afterwards.
     pub(super) granted_until_ns: AtomicU64,
     pub(super) rest: Rest,
-    /// The CPUs it may run on. Written under the queue's lock.
-    pub(super) cpus: AtomicU64,
-    /// Any CPU may take it out of the run queue. Written under the queue's lock.
-    pub(super) goes_on_anywhere: AtomicBool,
-    /// The CPU it last ran on.
+    /// The CPUs it may run on. Read by the task itself before it runs user code, and by whoever looks for a CPU that may run it.
+    pub(super) cpus: Shown<CpuSet>,
+    /// Any CPU may take it out of the run queue. Read by whoever looks for one that does.
+    pub(super) goes_on_anywhere: Shown<bool>,
+    /// The CPU it last ran on. Written by that CPU, and read by anybody.
     pub last_cpu: AtomicU32,
     /// User and kernel time, in ticks of the time-stamp counter.
     pub user_ticks: AtomicU64,
@@ -150,13 +159,12 @@ impl SchedState {
             sp: UnsafeCell::new(sp),
             stack,
             slice_end_ns: AtomicU64::new(0),
-            ticket: AtomicU64::new(0),
-            lane: AtomicU8::new(0),
-            is_at_boundary: AtomicBool::new(false),
+            place: Guarded::new(Place { lane: Owner::SANDBOX, ticket: 0 }),
+            is_at_boundary: Shown::no(),
             granted_until_ns: AtomicU64::new(0),
             rest: Rest::new(),
-            cpus: AtomicU64::new(CpuSet::ALL.bits()),
-            goes_on_anywhere: AtomicBool::new(false),
+            cpus: Shown::new(CpuSet::ALL),
+            goes_on_anywhere: Shown::no(),
             last_cpu: AtomicU32::new(0),
             user_ticks: AtomicU64::new(0),
             system_ticks: AtomicU64::new(0),
@@ -211,11 +219,6 @@ impl SchedState {
         self.main
     }
 
-    /// Whether it is the task that runs on this CPU.
-    pub fn is_current(&self) -> bool {
-        core::ptr::eq(this_cpu().running.load(Ordering::Relaxed), self)
-    }
-
     /// Whether another CPU, or an idle one, is fetching what the CPU that it rests on holds of it.
     pub fn is_fetched(&self) -> bool {
         self.rest.is_fetched()
@@ -226,18 +229,6 @@ impl SchedState {
         !self.on_cpu.load(Ordering::SeqCst) || self.rest.cpu().is_some()
     }
 
-    /// Counts the time since the last count as user or as kernel time. For the running task itself.
-    pub fn count_time(&self, in_user: bool) {
-        if in_user {
-            cpu::begin_stretch();
-        }
-        let now = arch::read_tsc();
-        let since = now.saturating_sub(self.counted_until.load(Ordering::Relaxed));
-        self.counted_until.store(now, Ordering::Relaxed);
-        add_own(if in_user { &self.user_ticks } else { &self.system_ticks }, since);
-        periods::ran(now, since);
-    }
-
     /// Counts a page fault of the running task. `waited`: its content was not there.
     pub fn count_fault(&self, waited: bool) {
         add_own(if waited { &self.major_faults } else { &self.minor_faults }, 1);
@@ -246,17 +237,6 @@ impl SchedState {
     /// It waits for a CPU.
     pub(super) fn is_runnable(&self) -> bool {
         self.state.load(Ordering::SeqCst) == RUNNABLE
-    }
-
-    /// Where it stands in the run queue.
-    pub(super) fn place(&self) -> (owner::Owner, u64) {
-        (owner::Owner::new(self.lane.load(Ordering::Relaxed)), self.ticket.load(Ordering::Relaxed))
-    }
-
-    /// The task starts to run: nothing before counts.
-    pub(super) fn start_count(&self) {
-        cpu::begin_stretch();
-        self.counted_until.store(arch::read_tsc(), Ordering::Relaxed);
     }
 
     /// One letter as in `/proc/PID/stat`: R, S or D.

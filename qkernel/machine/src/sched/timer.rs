@@ -6,8 +6,12 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use abi::report::TimerKind;
+
+use super::set_times;
+use super::state::is_paused;
 use super::task::Runnable;
-use super::{pause, set_times};
+use super::wake::wake;
 use crate::arch;
 use crate::platform;
 use crate::rank::Rank;
@@ -28,7 +32,7 @@ pub trait Alarm: Send + Sync {
 pub struct Waiter {
     /// The task, or one of its process; `None`: it is not known any more.
     pub task: Option<Runnable>,
-    pub kind: &'static str,
+    pub kind: TimerKind,
 }
 
 /// A deadline that a program waits for. Times are of the monotonic clock.
@@ -78,8 +82,6 @@ const DUE_MAX: usize = 256;
 /// Deadlines that are copied, and such that are looked at, under one lock.
 const CHUNK: usize = 32;
 const SEEN_MAX: usize = 256;
-/// The kind of those who wait in a system call.
-pub const KIND_WAIT: &str = "wait";
 
 struct Queue {
     timers: BTreeMap<(u64, u64), Entry>,
@@ -231,7 +233,7 @@ impl Drop for Timer {
 /// When this CPU's next timer is due (`u64::MAX`: never). In a pause none is: timers fire when it ends, as far as their
 /// time has come by then.
 pub fn next_deadline() -> u64 {
-    if pause::is_paused() {
+    if is_paused() {
         return u64::MAX;
     }
     NEXT[arch::cpu_index()].load(Ordering::SeqCst)
@@ -254,7 +256,7 @@ pub fn standing(
             let is_more = queue.lock().copy(&mut after, &mut chunk, &interest);
             for (due_ns, Entry { set_ns, is_period, action }) in chunk.into_iter().flatten() {
                 let waiter = match action {
-                    Action::Wake(task) => Some(Waiter { task: Some(task), kind: KIND_WAIT }),
+                    Action::Wake(task) => Some(Waiter { task: Some(task), kind: TimerKind::Wait }),
                     Action::Alarm(alarm) => alarm.waiter(),
                 };
                 if let Some(waiter) = waiter {
@@ -273,7 +275,7 @@ pub fn standing(
 pub fn run_expired() {
     let cpu = arch::cpu_index();
     let next = NEXT[cpu].load(Ordering::SeqCst);
-    if next == u64::MAX || pause::is_paused() || next > time::monotonic_ns() {
+    if next == u64::MAX || is_paused() || next > time::monotonic_ns() {
         return;
     }
     time::resync();
@@ -287,7 +289,7 @@ pub fn run_expired() {
     for ((due_ns, id), action) in due {
         match action {
             Action::Wake(task) => {
-                super::wake(&task);
+                wake(&task);
             }
             Action::Alarm(alarm) => {
                 let again = alarm.fire(due_ns);

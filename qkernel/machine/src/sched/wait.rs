@@ -10,6 +10,7 @@ use bitflags::bitflags;
 use super::cpu::current;
 use super::sleep::{Sleep, sleep_until};
 use super::task::Runnable;
+use super::wake::wake;
 use crate::errno::{Errno, Result};
 use crate::lock_order;
 use crate::rank::Rank;
@@ -172,7 +173,7 @@ impl WaitQueue {
         let mut woken = false;
         for entry in self.entries.lock_beside().values() {
             match &entry.waker {
-                Waker::Task(task) if !woken => woken = super::wake(task),
+                Waker::Task(task) if !woken => woken = wake(task),
                 Waker::Task(_) => {}
                 Waker::Object(object) => object.wake(PollEvents::all()),
             }
@@ -239,7 +240,7 @@ impl Waker {
     pub fn wake(&self, events: PollEvents) {
         match self {
             Waker::Task(task) => {
-                super::wake(task);
+                wake(task);
             }
             Waker::Object(object) => object.wake(events),
         }

@@ -11,9 +11,12 @@
 use core::sync::atomic::Ordering;
 
 use super::cpu::this_cpu;
-use super::{go_on, let_others_go_on};
+use super::turns::{go_on, let_others_go_on};
+
 use crate::errno::Result;
 use crate::{lock_order, platform};
+
+pub use super::stretch::end_stretch;
 
 /// Units that are done before others are looked for: some 100 µs.
 const UNITS_AT_ONCE: u32 = 1024;
@@ -41,25 +44,6 @@ pub fn count_or_end(units: u32) -> Result<()> {
 #[cfg_attr(feature = "checks", track_caller)]
 pub fn count_bytes(bytes: usize) {
     count(u32::try_from(bytes / BYTES_A_UNIT).unwrap_or(u32::MAX));
-}
-
-/// How long the kernel may compute before builds with `checks` tell of it.
-#[cfg(feature = "checks")]
-const LONG_NS: u64 = 50_000_000;
-
-/// Others may go on here: builds with `checks` tell if they could not for long. `place`: what was done until now.
-#[inline]
-pub fn end_stretch(place: impl core::fmt::Display) {
-    #[cfg(feature = "checks")]
-    {
-        let since = this_cpu().stretch_tsc.swap(crate::arch::read_tsc(), Ordering::Relaxed);
-        let ns = crate::time::ticks_to_ns(crate::arch::read_tsc().saturating_sub(since));
-        if since != 0 && ns > LONG_NS {
-            crate::warn!("computed for {} ms without letting others go on: {place}", ns / 1_000_000);
-        }
-    }
-    #[cfg(not(feature = "checks"))]
-    let _ = place;
 }
 
 /// Adds to what this CPU has done; whether that is enough for now.

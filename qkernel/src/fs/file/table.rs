@@ -5,13 +5,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::fs::locks;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched::work;
 use machine::sync::{Rank, SpinLock};
 
-use super::{File, OpenFlags};
+use super::{File, OpenFlags, keepers};
 
 /// An entry of a descriptor table.
 #[derive(Clone)]
@@ -192,7 +191,7 @@ impl FileTable {
     pub fn closed(&self, descriptor: Descriptor) {
         // A descriptor that only names its file (`O_PATH`) has no part in locks.
         if !descriptor.file.flags().contains(OpenFlags::PATH) {
-            locks::release_posix(&descriptor.file, self.id);
+            keepers().for_each(|keeper| (keeper.descriptor_closed)(&descriptor.file, self.id));
         }
         descriptor.file.ops.flush(&descriptor.file, self);
         let after = descriptor.file.ops.after_close(&descriptor.file);

@@ -64,6 +64,11 @@ impl Attr {
         }
     }
 
+    /// The host's last answer.
+    pub fn noted(&self) -> HostStat {
+        self.stat
+    }
+
     fn invalidate(&mut self) {
         (self.whole, self.size, self.is_still) = (false, false, false);
         self.version += 1;
@@ -113,7 +118,7 @@ impl HostInode {
             Some(open) => host::stat_handle(open)?,
             None => self.reach(host::stat)?,
         };
-        if (stat.dev, stat.ino) != self.id && self.fs.shared {
+        if (stat.dev, stat.ino) != self.id() && self.fs.shared {
             return Err(Errno::ESTALE);
         }
         let mut attr = self.attr.lock();

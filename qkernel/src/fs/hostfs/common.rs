@@ -35,7 +35,7 @@ struct ViewMap {
 
 /// The state of a file that its inodes in all views share.
 pub(super) struct Common {
-    id: FileId,
+    id: SpinLock<FileId>,
     /// The file is no more, so whoever has its number is another one.
     gone: AtomicBool,
     /// Held while the content is written, so that appends know the end.
@@ -55,7 +55,7 @@ static ALL: SpinLock<BTreeMap<FileId, Weak<Common>>> = SpinLock::new(Rank::Leaf,
 impl Common {
     fn new(id: FileId) -> Arc<Self> {
         Arc::new(Self {
-            id,
+            id: SpinLock::new(Rank::Leaf, id),
             gone: AtomicBool::new(false),
             io: Mutex::new(Rank::Inode, ()),
             maps: SpinLock::new(Rank::Leaf, Vec::new()),
@@ -98,15 +98,27 @@ impl Common {
         self.unlist();
     }
 
+    /// Lists these states under the names that their files have now, and no others.
+    pub fn list_anew(states: impl Iterator<Item = (FileId, Arc<Self>)>) {
+        let mut new = BTreeMap::new();
+        for (id, state) in states.filter(|(_, state)| !state.is_gone()) {
+            *state.id.lock() = id;
+            new.insert(id, Arc::downgrade(&state));
+        }
+        let old = core::mem::replace(&mut *ALL.lock(), new);
+        drop(old);
+    }
+
     /// Whether the file was removed.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
     fn unlist(&self) {
+        let id = *self.id.lock();
         let mut all = ALL.lock();
-        if all.get(&self.id).is_some_and(|known| core::ptr::eq(known.as_ptr(), self)) {
-            all.remove(&self.id);
+        if all.get(&id).is_some_and(|known| core::ptr::eq(known.as_ptr(), self)) {
+            all.remove(&id);
         }
     }
 

@@ -9,6 +9,7 @@ use crate::fs::inode::{Inode, NewNode, NodeKind, S_IFDIR, S_IFIFO, S_IFLNK, S_IF
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::host::Handle;
+use machine::objects::Origin;
 
 impl HostInode {
     pub(super) fn is_at(&self, dir: &Arc<dyn Inode>, name: &[u8]) -> bool {
@@ -24,8 +25,8 @@ impl HostInode {
         }
         let forgotten = {
             let mut nodes = self.fs.nodes.lock();
-            match nodes.get(&self.id) {
-                Some(known) if core::ptr::eq(known.as_ptr(), self) => nodes.remove(&self.id),
+            match nodes.get(&self.id()) {
+                Some(known) if core::ptr::eq(known.as_ptr(), self) => nodes.remove(&self.id()),
                 _ => None,
             }
         };
@@ -48,10 +49,11 @@ impl HostInode {
     fn create_file(&self, dir: &Handle, name: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
         let flags = (OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::RDWR).bits();
         self.leave_lower();
-        let handle = with_room(|| host::open(dir, name, flags, new.mode & 0o7777))?;
+        let handle = with_room(|| host::open(dir, name, flags, new.mode & 0o7777, Origin::Unnamed))?;
         let stat = own(&handle, b"", host::stat_handle(&handle)?, new)?;
         self.invalidate();
         let inode = self.fs.new_node(self, name, &stat)?;
+        handle.comes_from(inode.origin(OpenFlags::RDWR.bits()));
         *inode.fresh.lock() = Some(Arc::new(handle));
         Ok(inode)
     }

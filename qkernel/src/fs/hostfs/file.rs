@@ -16,7 +16,7 @@ use machine::file;
 use machine::host;
 use machine::host::Handle;
 use machine::mm::copies::{self, Copies, Likeness, Version};
-use machine::mm::window::HostFileMap;
+use machine::mm::window::{HostFileMap, MappedFile};
 use machine::mm::{IoBuf, MemoryObject};
 
 const SEEK_DATA: u32 = 3;
@@ -111,12 +111,15 @@ impl HostInode {
         if let Some(opened) = file.as_ops::<HostFile>() {
             // By the very file that is open: its name may be another's by now, or nobody's.
             let flags = if writes { OpenFlags::RDWR } else { OpenFlags::empty() };
-            return with_room(|| host::open(opened.handle(), b"", flags.bits(), 0));
+            return with_room(|| {
+                host::open(opened.handle(), b"", flags.bits(), 0, self.origin(flags.bits()))
+            });
         }
-        self.with_own_handle(|node| with_room(|| host::open(node, b"", OpenFlags::DIRECTORY.bits(), 0)))
+        let flags = OpenFlags::DIRECTORY.bits();
+        self.with_own_handle(|node| with_room(|| host::open(node, b"", flags, 0, self.origin(flags))))
     }
 
-    fn map(&self, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {
+    fn map(self: &Arc<Self>, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {
         let common = self.common();
         let known = common.map_of(&self.me, writable);
         // Nobody can set the time of the last change.
@@ -127,8 +130,9 @@ impl HostInode {
             let copied = copies::are_wanted() && !writable;
             let settled = stat.as_ref().and_then(Version::settled);
             let kept = || settled.as_ref().and_then(copies::revive);
+            let file = MappedFile { handle: handle.clone(), node: self.clone() };
             let copies = copied.then(|| kept().unwrap_or_else(|| Copies::new(likeness(stat))));
-            let map = Arc::new(HostFileMap::new(handle.clone(), writable, copies, settled, common.clone()));
+            let map = Arc::new(HostFileMap::new(file, writable, copies, settled, common.clone()));
             common.add_map(&self.me, &map);
             map
         });

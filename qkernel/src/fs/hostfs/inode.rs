@@ -11,7 +11,7 @@ use crate::fs::inode::{
     Attachment, AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR,
     S_IFIFO, S_IFLNK, S_IFREG, Stat,
 };
-use crate::fs::locks::HostView;
+use crate::fs::locks::held::HostView;
 use crate::fs::opens::Opens;
 use crate::fs::special;
 use machine::errno::{Errno, Result};

@@ -2,7 +2,7 @@
 //!
 //! Through an overlay the host makes an inode and a name of the overlay's for each node that is asked for, which takes several times
 //! as long as to look at the node itself. So what the sandbox has not changed is looked up in the overlay's lower directory, where it
-//! is the same but for the device number ([`abi::boot::TAG_MOUNT_LOWER`]). Only names, attributes and links' targets come from
+//! is the same but for the device number ([`abi::mount::Handles`]). Only names, attributes and links' targets come from
 //! there; whatever is opened is opened through the overlay.
 //!
 //! A directory is *left* before anything that it shows changes: a name in it, or the attributes of a node in it. From then on the
@@ -46,6 +46,11 @@ impl LowerSide {
     pub(super) fn new(dev: u64, shown_dev: u64) -> Self {
         let left = SpinLock::new(Rank::Leaf, BTreeSet::new());
         Self { dev, shown_dev, left, is_over: AtomicBool::new(false), has_begun: AtomicBool::new(false) }
+    }
+
+    /// From now on nothing is looked up below.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
     }
 
     fn is_over(&self) -> bool {
@@ -205,7 +210,8 @@ impl HostInode {
         let found = match &known {
             Below::Unknown => self.find_below(side, lists),
             Below::Open(handle) if lists && !self.was_left() => {
-                let listed = with_room(|| host::open(handle, b"", O_DIRECTORY, 0));
+                let listed =
+                    with_room(|| host::open(handle, b"", O_DIRECTORY, 0, self.origin_below(O_DIRECTORY)));
                 Some(
                     listed
                         .map_or_else(|_| Below::Unlisted(handle.clone()), |dir| Below::Listed(Arc::new(dir))),
@@ -214,7 +220,7 @@ impl HostInode {
             _ => None,
         };
         let Some(found) = found else { return known };
-        if side.is_left(self.id.1) {
+        if side.is_left(self.id().1) {
             self.lower.is_left.store(true, Ordering::Release);
         }
         let (now, old) = {
@@ -255,10 +261,10 @@ impl HostInode {
     }
 
     fn open_below(&self, side: &LowerSide, above: &Handle, name: &[u8], flags: u32) -> Result<Handle> {
-        let handle = with_room(|| host::open(above, name, flags, 0))?;
+        let handle = with_room(|| host::open(above, name, flags, 0, self.origin_below(flags)))?;
         let stat = host::stat_handle(&handle)?;
         // Where the directory above was left, another one may have got the name.
-        if (stat.dev, stat.ino) == (side.dev, self.id.1) { Ok(handle) } else { Err(Errno::ENOENT) }
+        if (stat.dev, stat.ino) == (side.dev, self.id().1) { Ok(handle) } else { Err(Errno::ENOENT) }
     }
 
     /// Gives up the lower side of this directory and of those above, since what this one shows is about to change.
@@ -269,7 +275,7 @@ impl HostInode {
         while let Some(dir) = at {
             // Whoever left it has left those above, and whoever moved it those above its new place.
             if dir.lower.is_left.swap(true, Ordering::AcqRel)
-                || (!dir.lower.is_made() && !side.leave(dir.id.1))
+                || (!dir.lower.is_made() && !side.leave(dir.id().1))
             {
                 return;
             }

@@ -9,11 +9,14 @@ mod attr;
 mod common;
 mod dir;
 pub mod file;
+mod identity;
 mod inode;
 mod kept;
 mod listing;
 mod lower;
+pub mod moved;
 mod open_dir;
+mod origin;
 
 use abi::hostcall::HostStat;
 use alloc::boxed::Box;
@@ -26,6 +29,7 @@ use crate::fs::dentry;
 use crate::fs::file::OpenFlags;
 use crate::fs::hostfs::attr::Attr;
 use crate::fs::hostfs::common::{Common, FileId};
+use crate::fs::hostfs::identity::Identity;
 use crate::fs::hostfs::kept::Kept;
 use crate::fs::hostfs::listing::{Habit, Listing};
 use crate::fs::hostfs::lower::{Lower, LowerSide};
@@ -52,6 +56,7 @@ pub struct HostFs {
     /// Of an overlay: where the nodes lie that the sandbox has not changed.
     lower: Option<LowerSide>,
     nodes: SpinLock<HashMap<(u64, u64), Weak<HostInode>>>,
+    root: SpinLock<Weak<HostInode>>,
     habit: Habit,
 }
 
@@ -69,8 +74,7 @@ enum NodeName {
 pub struct HostInode {
     me: Weak<HostInode>,
     fs: Arc<HostFs>,
-    id: (u64, u64),
-    born_ns: i64,
+    identity: Identity,
     kind: u32,
     name: SpinLock<NodeName>,
     /// An `O_PATH` handle of the node itself (or, of an unnamed file, the one it was made with).
@@ -113,12 +117,25 @@ pub fn root(handle: Handle, kind: MountKind, lower: Option<Handle>) -> Result<Ar
         is_read_only,
         lower: side,
         nodes: SpinLock::new(Rank::Leaf, HashMap::new()),
+        root: SpinLock::new(Rank::Leaf, Weak::new()),
         habit: Habit::default(),
     });
     let lower = lower.map_or_else(Lower::unknown, Lower::open);
     let root = HostInode::new(&fs, NodeName::Unknown, Some(Arc::new(handle)), false, &stat, lower);
-    fs.nodes.lock().insert(root.id, Arc::downgrade(&root));
+    fs.nodes.lock().insert(root.id(), Arc::downgrade(&root));
+    *fs.root.lock() = Arc::downgrade(&root);
+    mounted(&fs);
     Ok(root)
+}
+
+/// The trees that are mounted somewhere.
+static TREES: SpinLock<Vec<Weak<HostFs>>> = SpinLock::new(Rank::Leaf, Vec::new());
+
+/// A tree has been mounted.
+fn mounted(tree: &Arc<HostFs>) {
+    let mut trees = TREES.lock();
+    trees.retain(|tree| tree.strong_count() != 0);
+    trees.push(Arc::downgrade(tree));
 }
 
 /// Gives back what is kept of listings.
@@ -150,7 +167,7 @@ impl HostFs {
         let known = self.nodes.lock().get(&(stat.dev, stat.ino)).and_then(Weak::upgrade);
         if let Some(known) = known
             && known.kind == stat.mode & S_IFMT
-            && known.born_ns == stat.btime_ns
+            && known.identity.born_ns() == stat.btime_ns
             && !known.common.get().is_some_and(|common| common.is_gone())
         {
             known.found_at(dir, name, self.shared);
@@ -178,7 +195,7 @@ impl HostFs {
     fn insert(self: &Arc<Self>, dir: Arc<HostInode>, name: &[u8], stat: &HostStat) -> Arc<HostInode> {
         let name = NodeName::Known { dir, name: name.into() };
         let node = HostInode::new(self, name, None, false, stat, Lower::unknown());
-        let replaced = self.nodes.lock().insert(node.id, Arc::downgrade(&node));
+        let replaced = self.nodes.lock().insert(node.id(), Arc::downgrade(&node));
         drop(replaced);
         node
     }
@@ -188,7 +205,8 @@ impl HostFs {
         let stat = host::stat_handle(&handle)?;
         let node =
             HostInode::new(self, NodeName::Unknown, Some(Arc::new(handle)), true, &stat, Lower::unknown());
-        self.nodes.lock().insert(node.id, Arc::downgrade(&node));
+        node.node_handle().inspect(|made| made.comes_from(node.origin(OpenFlags::RDWR.bits())));
+        self.nodes.lock().insert(node.id(), Arc::downgrade(&node));
         Ok(node)
     }
 }
@@ -205,8 +223,7 @@ impl HostInode {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             fs: fs.clone(),
-            id: (stat.dev, stat.ino),
-            born_ns: stat.btime_ns,
+            identity: Identity::of(stat),
             kind: stat.mode & S_IFMT,
             name: SpinLock::new(Rank::Leaf, name),
             node: SpinLock::new(Rank::Leaf, node),
@@ -222,9 +239,14 @@ impl HostInode {
         })
     }
 
+    /// Device and number on the host.
+    fn id(&self) -> (u64, u64) {
+        self.identity.id()
+    }
+
     fn file_id(&self) -> FileId {
-        let (dev, ino) = self.id;
-        FileId { dev, ino, born_ns: self.born_ns, kind: self.kind }
+        let (dev, ino) = self.id();
+        FileId { dev, ino, born_ns: self.identity.born_ns(), kind: self.kind }
     }
 
     /// Returns the state that the inodes of this file share.
@@ -324,7 +346,7 @@ impl HostInode {
 
     fn open_path_in(&self, dir: &Handle, name: &[u8]) -> Result<Handle> {
         let flags = if self.kind == S_IFDIR { O_PATH | O_DIRECTORY } else { O_PATH };
-        let handle = with_room(|| host::open(dir, name, flags, 0))?;
+        let handle = with_room(|| host::open(dir, name, flags, 0, self.origin(flags)))?;
         self.check_same(&handle)?;
         Ok(handle)
     }
@@ -335,7 +357,7 @@ impl HostInode {
             return Ok(());
         }
         let stat = host::stat_handle(opened)?;
-        if (stat.dev, stat.ino) != self.id {
+        if (stat.dev, stat.ino) != self.id() {
             return Err(Errno::ESTALE);
         }
         self.attr.lock().store(&stat, None);
@@ -374,7 +396,7 @@ impl HostInode {
         if self.kind == S_IFDIR {
             bits = O_DIRECTORY;
         }
-        let handle = with_room(|| self.reach(|at, name| host::open(at, name, bits, 0)))?;
+        let handle = with_room(|| self.reach(|at, name| host::open(at, name, bits, 0, self.origin(bits))))?;
         self.check_same(&handle)?;
         let handle = Arc::new(handle);
         match missed {
@@ -416,8 +438,8 @@ impl Drop for HostInode {
         }
         {
             let mut nodes = self.fs.nodes.lock();
-            if nodes.get(&self.id).is_some_and(|node| core::ptr::eq(node.as_ptr(), self)) {
-                nodes.remove(&self.id);
+            if nodes.get(&self.id()).is_some_and(|node| core::ptr::eq(node.as_ptr(), self)) {
+                nodes.remove(&self.id());
             }
         }
         // Directories that only this node kept go one by one: a path may be deeper than the stack.

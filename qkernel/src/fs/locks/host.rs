@@ -10,8 +10,9 @@
 
 use abi::hostcall::LOCK_EXCLUSIVE;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
+use super::held::{Carrier, HostLocks, HostView, State};
 use super::records;
 use super::{Attempt, END, Lock, Owner, Removed, with_table};
 use crate::fs::caller::PidOf;
@@ -22,8 +23,8 @@ use machine::counts::Charge;
 use machine::errno::{Errno, Result};
 use machine::host::{self, Handle};
 use machine::mm::account;
+use machine::objects::Origin;
 use machine::sched::{self, Sleep};
-use machine::sync::{Rank, SpinLock};
 use machine::{host_locks, time};
 
 /// Most record locks of one such file: after a lock goes, the host is told of each piece that nobody has any more, without a pause.
@@ -36,15 +37,8 @@ const RETRY_CROWD_MAX_NS: u64 = 1_000_000_000;
 /// So many ask as often as one.
 const CROWD: u64 = 16;
 
-/// Files of which the sandbox has an exclusive lock on the host.
-static EXCLUSIVE: AtomicUsize = AtomicUsize::new(0);
 /// Tasks that wait for a lock that is held outside.
 static WAITERS: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether the sandbox keeps others from a file that they share: then it does not fall asleep by itself.
-pub fn holds_exclusive_host_lock() -> bool {
-    EXCLUSIVE.load(Ordering::SeqCst) != 0
-}
 
 /// Whether a task waits for somebody outside to give up a lock, which would not wake the sandbox.
 pub fn waits_for_host_lock() -> bool {
@@ -81,49 +75,6 @@ fn next_pause_ns(pause_ns: u64, waiters: u64) -> u64 {
     (pause_ns * 2).min(most)
 }
 
-/// A file whose locks are the host's as well, as one view of it shows it.
-pub struct HostView<'a> {
-    pub locks: &'a HostLocks,
-    /// By a read-only view shared locks alone become the host's, so that nobody is kept from reading.
-    pub may_exclude: bool,
-}
-
-/// The locks that the sandbox has on one file on the host.
-pub struct HostLocks {
-    state: SpinLock<State>,
-    /// There may be a carrier.
-    is_used: AtomicBool,
-}
-
-/// An open file of the host's that holds locks, and whether it may hold exclusive ones. `writes`: it is open for writing.
-struct Carrier {
-    handle: Handle,
-    excludes: bool,
-    writes: bool,
-}
-
-#[derive(Default)]
-struct State {
-    /// Of bytes.
-    records: Option<Carrier>,
-    /// Of `flock(2)`.
-    whole: Option<Carrier>,
-    /// The lock that `whole` holds: whether it is exclusive.
-    whole_held: Option<bool>,
-    /// For each record lock of the table.
-    charges: Vec<Charge>,
-    /// A piece could not be given back, so the host has more locked than it should.
-    is_stale: bool,
-    /// It counts in [`EXCLUSIVE`].
-    excludes: bool,
-}
-
-impl Default for HostLocks {
-    fn default() -> Self {
-        Self { state: SpinLock::new(Rank::HostLocks, State::default()), is_used: AtomicBool::new(false) }
-    }
-}
-
 impl HostLocks {
     /// One attempt at a record lock.
     pub(super) fn lock_record(&self, file: &File, key: usize, wanted: &Lock, waits: bool) -> Result<Attempt> {
@@ -147,6 +98,7 @@ impl HostLocks {
     fn open(&self, file: &File, writes: bool, excludes: bool) -> Result<Carrier> {
         let inode = &file.path.as_ref().ok_or(Errno::ENOLCK)?.inode;
         let handle = inode.open_to_lock(file, writes).map_err(|_| Errno::ENOLCK)?;
+        handle.comes_from(Origin::Locks);
         self.is_used.store(true, Ordering::SeqCst);
         Ok(Carrier { handle, excludes, writes })
     }
@@ -209,6 +161,33 @@ impl HostLocks {
             }
         }
         drop(unused);
+    }
+
+    /// Locks again under a VMM that has none of the carriers what the sandbox had locked; `open` opens the file, to be written if so. `EAGAIN`:
+    /// somebody else has locked it since.
+    pub fn lock_anew(&self, key: usize, open: &dyn Fn(bool) -> Result<Handle>) -> Result<()> {
+        let writes = {
+            let state = self.state.lock();
+            [&state.records, &state.whole].map(|carrier| carrier.as_ref().map(|carrier| carrier.writes))
+        };
+        let [records, whole] = writes.map(|writes| writes.map(open).transpose());
+        let (records, whole) = (records?, whole?);
+        let state = self.state.lock();
+        if let (Some(carrier), Some(opened)) = (&state.records, records) {
+            opened.replace(&carrier.handle)?;
+            let mut at = 0;
+            while let Some(held) = with_table(|table| table.records(key).get(at).copied()) {
+                host::lock_bytes(&carrier.handle, held.start, held.end, Some(held.exclusive))?;
+                at += 1;
+            }
+        }
+        if let (Some(carrier), Some(opened)) = (&state.whole, whole) {
+            opened.replace(&carrier.handle)?;
+            if state.whole_held.is_some() {
+                host::lock_whole(&carrier.handle, state.whole_held)?;
+            }
+        }
+        Ok(())
     }
 
     /// Closes an unneeded carrier as [`Self::closed`] does, for a directory, whose openings nobody counts.
@@ -402,21 +381,6 @@ impl State {
         });
         self.charges.truncate(pieces);
         self.set_excludes(has_exclusive || self.whole_held == Some(true));
-    }
-
-    fn set_excludes(&mut self, excludes: bool) {
-        match (self.excludes, excludes) {
-            (false, true) => _ = EXCLUSIVE.fetch_add(1, Ordering::SeqCst),
-            (true, false) => _ = EXCLUSIVE.fetch_sub(1, Ordering::SeqCst),
-            _ => {}
-        }
-        self.excludes = excludes;
-    }
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        self.set_excludes(false);
     }
 }
 

@@ -17,8 +17,8 @@ use abi::word::{low32, to_usize};
 
 use super::instance::{HEADER_BYTES, Instance};
 use super::{
-    ByHost, Descriptor, Event, HostWatch, Mask, Node, Of, REGISTRY, Watcher, end_lost, feed_ended,
-    next_cookie, tell_of,
+    ByHost, Descriptor, Event, FormerWatch, HostWatch, Mask, Node, Of, REGISTRY, Watcher, end_lost,
+    feed_ended, next_cookie, tell_of,
 };
 use machine::counts::Charge;
 use machine::errno::Errno;
@@ -386,6 +386,31 @@ fn lost() {
         }
     }
     end_lost();
+}
+
+/// Has the host watch again what it did under a former VMM; `find` has a node's handle. What happened meanwhile nobody knows: all who watch
+/// are told that something was lost. A node that the host does not watch any more is told of by this kernel alone.
+pub fn revive(find: &dyn Fn(usize) -> Option<Arc<Handle>>) {
+    let handle = {
+        let mut feed = FEED.lock();
+        feed.is_armed = false;
+        feed.source.as_ref().map(|source| source.handle.clone())
+    };
+    let Some(handle) = handle else { return };
+    lost();
+    // Their descriptors are the former VMM's.
+    let former = REGISTRY.lock().forget_fed();
+    for FormerWatch { key, told, excludes, charge } in former {
+        let flags = told.bits() | if excludes { low32(WATCH_EXCL_UNLINK) } else { 0 };
+        let added = find(key).ok_or(Errno::ENOENT).and_then(|node| host::watch_add(&handle, &node, flags));
+        match added {
+            Ok(descriptor) => {
+                let fed = HostWatch { descriptor, told, charge };
+                let _none = REGISTRY.lock().begin_to_feed(fed, key);
+            }
+            Err(error) => refused(error),
+        }
+    }
 }
 
 /// `struct inotify_event`.

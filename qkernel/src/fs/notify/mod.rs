@@ -98,6 +98,15 @@ struct HostWatch {
     charge: Option<Charge>,
 }
 
+/// A watch that a former VMM's host had.
+struct FormerWatch {
+    key: usize,
+    told: Mask,
+    /// It left out files that were removed.
+    excludes: bool,
+    charge: Option<Charge>,
+}
+
 /// The host's watch of a node, if there is one.
 #[derive(Default)]
 struct Fed {
@@ -249,6 +258,20 @@ impl Registry {
         }
         self.removed(1);
         Some(taken)
+    }
+
+    /// The host's watches are gone with a former VMM. Result: what they were.
+    fn forget_fed(&mut self) -> Vec<FormerWatch> {
+        self.unfed.clear();
+        let mut charges = core::mem::take(&mut self.charges);
+        let former = core::mem::take(&mut self.fed).into_iter().filter_map(|(descriptor, key)| {
+            let node = self.nodes.get(&key).filter(|node| node.fed.get() == Some(descriptor))?;
+            let told = Mask::from_bits_truncate(node.fed.told.load(Ordering::Relaxed));
+            let excludes = node.watches.values().all(|known| known.watch.mask().contains(Mask::EXCL_UNLINK));
+            node.fed.set((0, Mask::empty()));
+            Some(FormerWatch { key, told, excludes, charge: charges.remove(&descriptor) })
+        });
+        former.collect()
     }
 
     fn is_fed(&self, key: usize) -> bool {

@@ -11,7 +11,7 @@ const WAKE: Rules = Rules { ahead_ns: 30 * SECOND, grid_ns: 0 };
 fn waiter(name: &[u8]) -> Waiter {
     let mut own = [0; 16];
     own[..name.len()].copy_from_slice(name);
-    Waiter { container: 0, family: 1, pid: 7, name: own, kind: "wait" }
+    Waiter { container: 0, family: 1, pid: 7, name: own, kind: TimerKind::Wait }
 }
 
 /// A program that waits for so long, again and again, and writes in one of so many rounds (0: never).
@@ -226,7 +226,7 @@ fn work_that_a_sleep_cut_off_goes_on_unless_it_was_an_order() {
     assert_eq!(deadlines.next_ns(), u64::MAX, "it has nothing to do");
     deadlines.has_unfinished_work();
     let wake = deadlines.take_due(HOUR + SECOND, 0).unwrap();
-    assert_eq!((wake.deadline.waiter.kind, wake.deadline.waiter.pid), ("unfinished", 0));
+    assert_eq!((wake.deadline.waiter.kind, wake.deadline.waiter.pid), (TimerKind::Unfinished, 0));
     // No more often than for a deadline.
     deadlines.note_idle(HOUR + 2 * SECOND);
     deadlines.begin_sleep(HOUR + 3 * SECOND, 0);

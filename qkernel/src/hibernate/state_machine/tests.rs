@@ -2,8 +2,11 @@
 
 use super::*;
 
+/// The wake event of these tests.
+const COMES: WakeEvent = WakeEvent::Stream;
+
 fn hibernate(request: i64, is_hastened: bool) -> Input {
-    Input::Hibernate(Order { request, since_ns: 0, is_hastened, is_held: false })
+    Input::Hibernate(Order { request, since_ns: 0, is_hastened, is_held: false, stays: false })
 }
 
 fn resume(request: i64) -> Input {
@@ -26,7 +29,7 @@ const BACK: Input = Input::BroughtBack { streams: false };
 fn each_transition_leads_where_the_table_says() {
     use Input::{CalledOut, Frozen, Pause, Stored, Told};
     let down = [hibernate(1, false), Frozen, Stored, Told(1)];
-    let order = Order { request: 1, since_ns: 0, is_hastened: false, is_held: false };
+    let order = Order { request: 1, since_ns: 0, is_hastened: false, is_held: false, stays: false };
     let table: &[(&[Input], State, &[Action])] = &[
         (&[Pause(1)], State::Pausing(1), &[Action::Pause(1)]),
         (&[Pause(1), CalledOut(1)], State::Paused, &[]),
@@ -52,12 +55,12 @@ fn each_transition_leads_where_the_table_says() {
             &[Action::Pause(3)],
         ),
         (
-            &[&down[..], &[Input::WakeEvent(7)]].concat(),
+            &[&down[..], &[Input::WakeEvent(COMES)]].concat(),
             State::Waking(1),
-            &[Action::TellWakeEvent(7), Action::BringBack],
+            &[Action::TellWakeEvent(COMES), Action::BringBack],
         ),
         (
-            &[&down[..], &[Input::WakeEvent(7), BACK]].concat(),
+            &[&down[..], &[Input::WakeEvent(COMES), BACK]].concat(),
             State::Running,
             &[Action::Resume(1), Action::TellIdle],
         ),
@@ -81,12 +84,12 @@ fn a_wake_event_on_the_way_down_wakes_it_once_it_sleeps_and_means_nothing_in_a_p
     let down = [hibernate(1, true), Input::CalledOut(1), Input::Frozen, Input::Stored, Input::Told(1)];
     for at in 1..down.len() {
         let mut inputs = down.to_vec();
-        inputs.insert(at, Input::WakeEvent(7));
+        inputs.insert(at, Input::WakeEvent(COMES));
         let (machine, last) = after(&inputs);
         assert_eq!(machine.state(), State::Waking(1), "{inputs:?}");
-        assert_eq!(last, [Action::TellWakeEvent(7), Action::BringBack]);
+        assert_eq!(last, [Action::TellWakeEvent(COMES), Action::BringBack]);
     }
-    let paused = [Input::Pause(1), Input::CalledOut(1), Input::WakeEvent(7), hibernate(2, true)];
+    let paused = [Input::Pause(1), Input::CalledOut(1), Input::WakeEvent(COMES), hibernate(2, true)];
     let (machine, _) =
         after(&[&paused[..], &[Input::CalledOut(2), Input::Frozen, Input::Stored, Input::Told(2)]].concat());
     assert_eq!(machine.state(), State::Hibernated);
@@ -94,20 +97,63 @@ fn a_wake_event_on_the_way_down_wakes_it_once_it_sleeps_and_means_nothing_in_a_p
 
 #[test]
 fn what_is_held_goes_on_by_request_alone() {
-    let held = Input::Hibernate(Order { request: 1, since_ns: 0, is_hastened: true, is_held: true });
+    let held =
+        Input::Hibernate(Order { request: 1, since_ns: 0, is_hastened: true, is_held: true, stays: false });
     let down = [held, Input::CalledOut(1), Input::Frozen, Input::Stored, Input::Told(1)];
     for at in 0..=down.len() {
         let mut inputs = down.to_vec();
-        inputs.insert(at, Input::WakeEvent(7));
+        inputs.insert(at, Input::WakeEvent(COMES));
         assert_eq!(after(&inputs).0.state(), State::Hibernated, "{inputs:?}");
     }
-    let later = |request| [&down[..], &[request, Input::WakeEvent(7)]].concat();
+    let later = |request| [&down[..], &[request, Input::WakeEvent(COMES)]].concat();
     assert_eq!(after(&later(Input::Hold(2))).0.state(), State::Hibernated);
     assert_eq!(after(&later(Input::Pause(2))).0.state(), State::Waking(2));
     assert_eq!(after(&later(resume(2))).0.state(), State::Waking(2));
-    let first =
-        [hibernate(1, true), Input::CalledOut(1), Input::WakeEvent(7), Input::Hold(2), Input::CalledOut(2)];
+    let first = [
+        hibernate(1, true),
+        Input::CalledOut(1),
+        Input::WakeEvent(COMES),
+        Input::Hold(2),
+        Input::CalledOut(2),
+    ];
     assert_eq!(after(&first).0.state(), State::Paused);
+}
+
+#[test]
+fn memory_that_has_stayed_is_stored_by_the_next_order() {
+    use Input::{CalledOut, Frozen, NotStored, Stored, Told};
+    let stays = Order { request: 1, since_ns: 0, is_hastened: true, is_held: true, stays: true };
+    let down = [Input::Hibernate(stays), CalledOut(1), Frozen, Stored, Told(1)];
+    let order = Order { request: 2, is_held: false, stays: false, ..stays };
+    let again = |more: &[Input]| after(&[&down[..], &[Input::Hibernate(order)], more].concat());
+    // Not before everything is at rest.
+    assert_eq!(again(&[Input::NotFrozen { now_ns: PATIENCE_NS - 1 }]).0.state(), State::Hibernated);
+    let late = again(&[Input::NotFrozen { now_ns: PATIENCE_NS }]);
+    assert_eq!(late.1, [Action::Tell(2, Outcome::Failed(Obstacle::Busy)), Action::BringBack]);
+    let (machine, actions) = again(&[Frozen]);
+    assert_eq!((machine.state(), actions), (State::Hibernating(2), vec![Action::Store(order)]));
+    assert_eq!(again(&[Frozen, Stored]).1, [Action::Tell(2, Outcome::Done)]);
+    // Now it is in its home.
+    let third = Input::Hibernate(Order { request: 3, ..order });
+    assert_eq!(again(&[Frozen, Stored, Told(2), third, Frozen]).1, [Action::Tell(3, Outcome::Already)]);
+    // What could not be stored stays: it is tried again, or the sandbox is woken.
+    let busy = NotStored { why: Obstacle::Busy, now_ns: 0 };
+    assert_eq!(again(&[Frozen, busy, Frozen]).1, [Action::Store(order)]);
+    let failed = NotStored { why: Obstacle::Store, now_ns: 0 };
+    let (machine, actions) = again(&[Frozen, failed]);
+    assert_eq!(machine.state(), State::Waking(2));
+    assert_eq!(actions, [Action::Tell(2, Outcome::Failed(Obstacle::Store)), Action::BringBack]);
+    // After a wake nothing has stayed.
+    assert_eq!(after(&[&down[..], &[resume(2), BACK]].concat()).0.state(), State::Running);
+    for is_image in [false, true] {
+        let mut machine = after(&down).0;
+        machine.count_anew(is_image);
+        machine.step(Input::Hibernate(Order { request: 1, ..order }));
+        let actions: Vec<_> = machine.step(Frozen).iter().collect();
+        assert_eq!(actions == [Action::Tell(1, Outcome::Already)], is_image, "{actions:?}");
+    }
+    let fourth = Order { request: 4, ..stays };
+    assert_eq!(again(&[Frozen, Stored, Told(2), Input::Hibernate(fourth), Frozen]).1.len(), 1);
 }
 
 #[test]

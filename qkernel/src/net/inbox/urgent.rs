@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use crate::net::MsgFlags;
+use crate::net::families::MsgFlags;
 use crate::net::inbox::queue::{Queue, Record};
 use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use crate::net::passing::Rights;

@@ -17,21 +17,19 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use crate::creds::CAP_NET_BIND_SERVICE;
 use crate::fs::caller::CallerCtx;
+use crate::fs::host_poll::readiness::{Direction, Moment, Readiness};
 use crate::fs::poll::PollTable;
-use crate::fs::readiness::{Direction, Moment, Readiness};
 use crate::net::ancillary::PeerCreds;
+use crate::net::families::{AF_INET, AF_UNSPEC, MsgFlags, SOCK_DGRAM, SOCK_RAW, SOCK_STREAM, SOL_SOCKET};
 use crate::net::filter::Filter;
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::inet::local_ports::Unbound;
 use crate::net::inet::zero_copy::ZeroCopy;
 use crate::net::options::Options;
 use crate::net::settings;
+use crate::net::socket::{Destination, Outgoing, Socket};
 use crate::net::talks::{self, Talk};
 use crate::net::visits::{self, Visit};
-use crate::net::{
-    AF_INET, AF_UNSPEC, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_STREAM, SOL_SOCKET,
-    Socket,
-};
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::host::Handle;
@@ -164,12 +162,18 @@ impl InetSocket {
 
     /// The connection begins to be made: what goes on over it is watched.
     fn begins_to_connect(&self, address: &[u8]) {
+        self.note_peer(Some(address));
         if self.is_stream()
             && self.talk.get().is_none()
             && let Some(talk) = Talk::made(&self.readiness, address)
         {
             self.talk.call_once(|| talk);
         }
+    }
+
+    /// `None`: it has none any more.
+    fn note_peer(&self, address: Option<&[u8]>) {
+        self.handle.note(|socket| socket.peer = address.map(Into::into));
     }
 
     /// Bytes have come, a datagram's from this address.
@@ -186,11 +190,16 @@ impl InetSocket {
 
     /// The local port, for who asks what the sandbox waits for.
     fn note_port(&self) {
-        if let Ok(name) = hs::name(&self.handle, false)
-            && let Some(port) = name.get(2..).and_then(<[u8]>::first_chunk)
-        {
+        if let Some(port) = self.note_address().get(2..).and_then(<[u8]>::first_chunk) {
             self.port.store(u16::from_be_bytes(*port), Ordering::Relaxed);
         }
+    }
+
+    /// Notes the local address, with the port that was chosen.
+    fn note_address(&self) -> Vec<u8> {
+        let address = hs::name(&self.handle, false).unwrap_or_default();
+        self.handle.note(|socket| socket.address = Some(address[..].into()));
+        address
     }
 
     /// One attempt that may find it would have to wait. `wait`: the caller will, so that an attempt without a chance
@@ -216,6 +225,7 @@ impl InetSocket {
 
     fn listens_no_more(&self) {
         if self.listening.swap(false, Ordering::Relaxed) {
+            self.handle.note(|socket| socket.backlog = None);
             self.readiness.count(true);
         }
     }
@@ -263,7 +273,9 @@ impl Socket for InetSocket {
 
     fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
         check_port(cx, addr)?;
-        self.unbound().bind_to(addr)
+        self.unbound().bind_to(addr)?;
+        self.note_address();
+        Ok(())
     }
 
     fn listen(&self, _cx: &CallerCtx<'_>, backlog: usize) -> Result<()> {
@@ -271,6 +283,7 @@ impl Socket for InetSocket {
         self.readiness.count(!visits::are_told_apart());
         self.unbound().bind()?;
         hs::listen(&self.handle, backlog).inspect_err(|_| self.readiness.count(self.is_stream()))?;
+        self.handle.note(|socket| socket.backlog = Some(backlog));
         self.listening.store(true, Ordering::Relaxed);
         self.note_port();
         self.readiness.touched();
@@ -337,8 +350,10 @@ impl Socket for InetSocket {
                 self.listens_no_more();
                 *self.accepted_from.lock() = None;
                 self.readiness.touched();
-                if matches!(result, Ok(()) | Err(Errno::EINPROGRESS)) && to.is_some() {
-                    self.begins_to_connect(address);
+                match result {
+                    Ok(()) | Err(Errno::EINPROGRESS) if to.is_some() => self.begins_to_connect(address),
+                    Ok(()) => self.note_peer(None),
+                    Err(_) => {}
                 }
                 result
             }

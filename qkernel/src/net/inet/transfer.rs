@@ -2,9 +2,11 @@
 
 use alloc::vec;
 
-use crate::fs::readiness::Direction;
+use crate::fs::host_poll::readiness::Direction;
+use crate::net::families::MsgFlags;
 use crate::net::inbox::{ReceiveHow, Received};
-use crate::net::{Destination, MsgFlags, Outgoing, Socket, visits};
+use crate::net::socket::{Destination, Outgoing, Socket};
+use crate::net::visits;
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
 use machine::host::Handle;

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::{Link, State, UnixSocket};
-use crate::net::SOCK_DGRAM;
 use crate::net::ancillary::PeerCreds;
+use crate::net::families::SOCK_DGRAM;
 use crate::net::inbox::Inbox;
 use crate::net::unix_host::HostTarget;
 use machine::errno::{Errno, Result};

@@ -4,8 +4,8 @@ use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 
 use super::{Link, State, UnixSocket, WAITS_MAX};
-use crate::net::Destination;
 use crate::net::inbox::{Envelope, Inbox};
+use crate::net::socket::Destination;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::{PollEvents, WaitQueue};

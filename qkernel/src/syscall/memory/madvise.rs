@@ -10,8 +10,9 @@ use crate::syscall::rw::vectored::read_iovecs;
 use crate::task::context::Ctx;
 use abi::layout::USER_MAX;
 use machine::errno::{Errno, Result};
+use machine::mm::advice::Advice;
 use machine::mm::vma::VmaFlags;
-use machine::mm::{Access, AddressSpace, Advice, MemoryObject, PAGE, UserAddr, page_up};
+use machine::mm::{Access, AddressSpace, MemoryObject, PAGE, UserAddr, page_up};
 use machine::sched;
 
 /// `MADV_*` that need more than a look at one mapping.

@@ -8,8 +8,9 @@ use crate::seccomp::filter::Verdict;
 use crate::seccomp::program::Data;
 use crate::signals::{SIGKILL, SIGSYS, Source};
 use crate::syscall::context::{KEEP_REGISTERS, SyscallResult};
+use crate::syscall::properties::Properties;
+use crate::task::confinement::Mode;
 use crate::task::core::Task;
-use crate::task::seccomp::Mode;
 use crate::task::signal::fault::force;
 use crate::task::signal::info::SigInfo;
 use crate::task::signal::send::kill_process;
@@ -18,17 +19,20 @@ use machine::log::RateLimit;
 
 /// The largest error number of a verdict (`MAX_ERRNO`).
 const ERRNO_MAX: u32 = 4095;
-/// The calls that strict mode allows: `read`, `write`, `rt_sigreturn`, `exit`.
-const STRICT: &[u64] = &[0, 1, 15, 60];
 
 static LOGGED: RateLimit = RateLimit::new();
 
 /// The result of a call that is not performed; `None`: it is.
 #[inline]
-pub fn filter(task: &Arc<Task>, number: u64, args: &[u64; 6]) -> Option<SyscallResult> {
+pub fn filter(
+    task: &Arc<Task>,
+    number: u64,
+    properties: Properties,
+    args: &[u64; 6],
+) -> Option<SyscallResult> {
     match task.confinement.mode() {
         Mode::Off => None,
-        Mode::Strict => strict(task, number),
+        Mode::Strict => strict(task, properties),
         Mode::Filter => {
             let call = low32(number);
             let data = || Data::new(call, seen_address(task), args);
@@ -48,8 +52,8 @@ fn seen_address(task: &Arc<Task>) -> u64 {
 }
 
 #[cold]
-fn strict(task: &Arc<Task>, number: u64) -> Option<SyscallResult> {
-    if STRICT.contains(&number) {
+fn strict(task: &Arc<Task>, properties: Properties) -> Option<SyscallResult> {
+    if properties.contains(Properties::STRICT) {
         return None;
     }
     end_thread(task, SIGKILL);

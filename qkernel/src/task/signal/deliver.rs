@@ -12,13 +12,12 @@ use crate::task::signal::fault::force;
 use crate::task::signal::info::SigInfo;
 use crate::task::signal::mask::restore_mask;
 use crate::task::signal::send::kill_process;
-use crate::task::signal::{frame, stop};
+use crate::task::signal::{continued, frame, stop};
 use crate::task::{exit, itimer, pause, sequences};
 use abi::run::UserRegs;
 use machine::errno::Errno;
 use machine::mm::AddressSpace;
 
-const RESTART_SYSCALL: u64 = 219;
 /// Bytes of the system call instruction.
 const SYSCALL_BYTES: u64 = 2;
 
@@ -32,7 +31,7 @@ pub fn deliver_pending(task: &Arc<Task>) -> ControlFlow<()> {
             exit::exit_task(task, task.exit_status());
             return ControlFlow::Break(());
         }
-        if stop::is_stopped(&task.process) {
+        if continued::is_stopped(&task.process) {
             stop::rest(task);
             continue;
         }
@@ -122,9 +121,9 @@ pub fn refuse_frame(task: &Arc<Task>, signal: u32) {
 }
 
 /// A system call of the current task was interrupted (`Errno::RESTART` and its kin): arranges for `EINTR`, or for the
-/// call to be made again, depending on whether and how a handler runs.
-pub fn call_interrupted(task: &Arc<Task>, error: Errno, number: u64) {
-    task.signals.lock().interrupted = Some((error, number));
+/// call `again` to be made, depending on whether and how a handler runs.
+pub fn call_interrupted(task: &Arc<Task>, error: Errno, again: u64) {
+    task.signals.lock().interrupted = Some((error, again));
     // Delivery decides, even when the signal is gone by then.
     task.call_attention();
 }
@@ -142,7 +141,6 @@ fn fate(error: Errno, number: u64, handler: Option<&Action>) -> Fate {
         (Errno::RESTART, Some(action)) if action.has(SA_RESTART) => Fate::Again(number),
         (Errno::RESTART_ALWAYS, Some(_)) => Fate::Again(number),
         (_, Some(_)) => Fate::Fails,
-        (Errno::RESTART_BLOCK, None) => Fate::Again(RESTART_SYSCALL),
         (_, None) => Fate::Again(number),
     }
 }
@@ -185,6 +183,6 @@ mod tests {
         assert_eq!(fate(Errno::RESTART_BLOCK, 7, Some(&restart)), Fate::Fails);
         assert_eq!(fate(Errno::RESTART, 7, None), Fate::Again(7));
         assert_eq!(fate(Errno::RESTART_NOHAND, 7, None), Fate::Again(7));
-        assert_eq!(fate(Errno::RESTART_BLOCK, 7, None), Fate::Again(219));
+        assert_eq!(fate(Errno::RESTART_BLOCK, 7, None), Fate::Again(7));
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod action;
 pub mod altstack;
+pub mod continued;
 pub mod deliver;
 pub mod facts;
 pub mod fault;
@@ -18,6 +19,7 @@ pub mod send;
 pub mod state;
 pub mod stop;
 pub mod stop_state;
+pub mod take;
 
 pub use action::{Action, DefaultAction, SIG_DFL, SIG_IGN, SigHand};
 pub use altstack::{AltStack, StackT, change_alt_stack};
@@ -29,8 +31,8 @@ pub use mask::{change_mask, restore_mask, set_blocked, set_temporary_mask, with_
 pub use queue::PendingSignals;
 pub use send::{
     Sent, forget_signals, is_blocked_or_ignored, kill_process, leave_task, pending_set, send,
-    send_to_foreground, send_to_group, send_to_process, send_to_task, set_action, signal_queue, take_pending,
-    wait_for_signal,
+    send_to_foreground, send_to_group, send_to_process, send_to_task, set_action, signal_queue,
 };
 pub use state::{Restart, TaskSignals};
 pub use stop::{discards_children, leave_session, parent_died};
+pub use take::{take_pending, wait_for_signal};

@@ -5,20 +5,21 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::limits::RLIMIT_SIGPENDING;
-use crate::signals::{SIGCONT, SIGKILL, STOPPING, Source, UNBLOCKABLE, bit, is_valid};
+use crate::signals::{SIGCHLD, SIGCONT, SIGKILL, STOPPING, Source, UNBLOCKABLE, bit, is_valid};
 use crate::task::container::Container;
 use crate::task::core::Task;
-use crate::task::itimer;
 use crate::task::pid_space::PidSpace;
-use crate::task::process::Process;
-use crate::task::signal::action::{Action, DefaultAction, SA_KNOWN, SIG_DFL};
+use crate::task::process::{Process, call_attention};
+use crate::task::signal::action::{Action, DefaultAction, SA_KNOWN, SA_NOCLDSTOP, SIG_DFL, SIG_IGN};
+use crate::task::signal::continued::{self, Resumed};
 use crate::task::signal::info::SigInfo;
 use crate::task::signal::queue::PendingSignals;
-use crate::task::signal::stop;
+use crate::task::tree::Report;
 
-use machine::errno::{Errno, Result};
-use machine::sched;
 use machine::sched::wait::WaitQueue;
+
+const CLD_STOPPED: i32 = 5;
+const CLD_CONTINUED: i32 = 6;
 
 /// The outcome of sending a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub enum Sent {
 struct After {
     attention: Option<Arc<Task>>,
     kill: bool,
-    resumed: Option<stop::Resumed>,
+    resumed: Option<Resumed>,
 }
 
 /// Sends a signal to a process.
@@ -104,7 +105,7 @@ fn deliver(process: &Arc<Process>, to: To<'_>, info: SigInfo) -> Sent {
     let mut after = After::default();
     let sent = queue(process, to, info, &mut after);
     if let Some(resumed) = after.resumed {
-        stop::resume(process, resumed);
+        resume(process, resumed);
     }
     if after.kill {
         kill_process(process, info.signal);
@@ -141,7 +142,7 @@ fn queue(process: &Arc<Process>, to: To<'_>, info: SigInfo, after: &mut After) -
         forget_signals(process, &mut shared, bit(SIGCONT));
     } else if signal == SIGCONT {
         forget_signals(process, &mut shared, STOPPING);
-        after.resumed = stop::end(process);
+        after.resumed = continued::end(process);
     }
     let action = sighand.get(signal);
     let unwanted = action.ignores(signal) || (is_protected && action.handler == SIG_DFL);
@@ -173,7 +174,7 @@ fn leader<'a>(process: &Process, tasks: &'a [Arc<Task>]) -> Option<&'a Arc<Task>
 
 /// The thread that will take a signal; `None` while all block it or the process is stopped.
 fn choose(process: &Process, to: To<'_>, tasks: &[Arc<Task>], signal: u32) -> Option<Arc<Task>> {
-    let stopped = stop::is_stopped(process);
+    let stopped = continued::is_stopped(process);
     let wants = |task: &&Arc<Task>| {
         let signals = task.signals.lock();
         !stopped && !task.is_dying() && (!signals.blocked | signals.waiting_for) & bit(signal) != 0
@@ -195,31 +196,6 @@ pub fn forget_signals(process: &Process, shared: &mut PendingSignals, set: u64) 
     shared.flush(set);
     for task in process.tasks.lock().iter() {
         task.signals.lock().pending.flush(set);
-    }
-}
-
-/// Takes the next pending signal of `set` for the task, its own before the process's. Also for signal descriptors.
-pub fn take_pending(task: &Task, set: u64) -> Option<SigInfo> {
-    let taken = {
-        let mut shared = task.process.pending.lock();
-        let mut own = task.signals.lock();
-        own.pending.take(set).or_else(|| shared.take(set))
-    };
-    taken.map(|info| itimer::signal_taken(&task.process, info))
-}
-
-/// Sleeps until a signal of `set` is pending, blocked or not, and takes it. `EAGAIN` at the deadline, `EINTR` when
-/// another signal comes.
-pub fn wait_for_signal(task: &Arc<Task>, set: u64, deadline_ns: Option<u64>) -> Result<SigInfo> {
-    task.signals.lock().waiting_for = set;
-    let slept = sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, || take_pending(task, set));
-    task.signals.lock().waiting_for = 0;
-    // A signal of the process that this task was to take goes to another task.
-    retarget(&task.process, task, set);
-    match slept {
-        Ok(Some(info)) => Ok(info),
-        Ok(None) => Err(Errno::EAGAIN),
-        Err(_) => Err(Errno::EINTR),
     }
 }
 
@@ -274,4 +250,37 @@ pub fn set_action(process: &Process, signal: u32, mut action: Action) -> Action 
         forget_signals(process, &mut shared, bit(signal));
     }
     old
+}
+
+/// Lets the threads of a continued process go, and tells its parent.
+fn resume(process: &Arc<Process>, resumed: Resumed) {
+    call_attention(process);
+    if resumed.tell {
+        tell_parent(process, Report::Continued);
+    }
+}
+
+/// Leaves a report of a stop or continue for `wait(2)`, and sends `SIGCHLD`.
+pub(super) fn tell_parent(process: &Arc<Process>, report: Report) {
+    let (parent, uid) = {
+        let mut tree = process.container.pids.tree.lock();
+        let Some(node) = tree.nodes.get_mut(&process.pid).filter(|node| node.exit_status.is_none()) else {
+            return;
+        };
+        node.report = Some(report);
+        let (parent, uid) = (node.parent(), node.uid);
+        let Some(parent) = tree.nodes.get(&parent) else { return };
+        (parent.process.clone(), uid)
+    };
+    let action = parent.sighand.get().get(SIGCHLD);
+    if action.handler != SIG_IGN && !action.has(SA_NOCLDSTOP) {
+        let (code, status) = match report {
+            Report::Stopped(signal) => (CLD_STOPPED, signal.cast_signed()),
+            Report::Continued => (CLD_CONTINUED, SIGCONT.cast_signed()),
+        };
+        let (user_ticks, system_ticks) = process.cpu_ticks();
+        let source = Source::Child { code, pid: process.pid, uid, status, user_ticks, system_ticks };
+        send_to_process(&parent, SIGCHLD, source);
+    }
+    parent.child_wait.wake_all();
 }

@@ -8,24 +8,10 @@ use crate::task::core::Task;
 use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
 use crate::task::process::call_attention;
-use crate::task::signal::action::{SA_NOCLDSTOP, SA_NOCLDWAIT, SIG_IGN};
-use crate::task::signal::send::{send_to_group, send_to_process};
+use crate::task::signal::action::{SA_NOCLDWAIT, SIG_IGN};
+use crate::task::signal::continued::is_stopped;
+use crate::task::signal::send::{send_to_group, send_to_process, tell_parent};
 use crate::task::tree::{Report, Tree};
-
-const CLD_STOPPED: i32 = 5;
-const CLD_CONTINUED: i32 = 6;
-
-/// A process was continued; what its parent hears.
-#[derive(Clone, Copy)]
-pub struct Resumed {
-    /// The stop was complete, so the continuation is news.
-    tell: bool,
-}
-
-/// Whether the process is stopped, or about to be.
-pub fn is_stopped(process: &Process) -> bool {
-    process.stopped.load(Ordering::SeqCst)
-}
 
 /// A task has taken a stop signal: remembers it until [`begin`].
 pub fn request(process: &Process) {
@@ -55,26 +41,6 @@ pub fn begin(process: &Arc<Process>, signal: u32) {
 fn is_in_orphaned_group(process: &Process) -> bool {
     let tree = process.container.pids.tree.lock();
     tree.nodes.get(&process.pid).is_none_or(|node| tree.is_orphaned(node.group, 0))
-}
-
-/// `SIGCONT`: ends a stop. The caller holds the signal lock and calls [`resume`] without it.
-pub fn end(process: &Process) -> Option<Resumed> {
-    let mut stop = process.stop.lock();
-    stop.requested = false;
-    if !process.stopped.swap(false, Ordering::SeqCst) {
-        return None;
-    }
-    stop.generation += 1;
-    stop.at_rest = 0;
-    Some(Resumed { tell: stop.reported })
-}
-
-/// Lets the threads of a continued process go, and tells its parent.
-pub fn resume(process: &Arc<Process>, resumed: Resumed) {
-    call_attention(process);
-    if resumed.tell {
-        tell_parent(process, Report::Continued);
-    }
 }
 
 /// The current task rests while its process is stopped. The last one to come to rest tells the parent.
@@ -109,31 +75,6 @@ pub fn rest(task: &Arc<Task>) {
     if counted == Some(stop.generation) {
         stop.at_rest = stop.at_rest.saturating_sub(1);
     }
-}
-
-/// Leaves a report of a stop or continue for `wait(2)`, and sends `SIGCHLD`.
-fn tell_parent(process: &Arc<Process>, report: Report) {
-    let (parent, uid) = {
-        let mut tree = process.container.pids.tree.lock();
-        let Some(node) = tree.nodes.get_mut(&process.pid).filter(|node| node.exit_status.is_none()) else {
-            return;
-        };
-        node.report = Some(report);
-        let (parent, uid) = (node.parent(), node.uid);
-        let Some(parent) = tree.nodes.get(&parent) else { return };
-        (parent.process.clone(), uid)
-    };
-    let action = parent.sighand.get().get(SIGCHLD);
-    if action.handler != SIG_IGN && !action.has(SA_NOCLDSTOP) {
-        let (code, status) = match report {
-            Report::Stopped(signal) => (CLD_STOPPED, signal.cast_signed()),
-            Report::Continued => (CLD_CONTINUED, SIGCONT.cast_signed()),
-        };
-        let (user_ticks, system_ticks) = process.cpu_ticks();
-        let source = Source::Child { code, pid: process.pid, uid, status, user_ticks, system_ticks };
-        send_to_process(&parent, SIGCHLD, source);
-    }
-    parent.child_wait.wake_all();
 }
 
 /// Whether a process wants no zombies (`SIGCHLD` ignored, or `SA_NOCLDWAIT`).

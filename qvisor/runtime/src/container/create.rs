@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use abi::boot::Platform;
 use vmm::boot::BootSpec;
@@ -16,6 +17,7 @@ use vmm::process;
 use super::error::ContainerError;
 use super::membership::Membership;
 use super::record::{PodRecord, Record, hook_state};
+use super::restore::Base;
 use crate::cgroup::{self, Cgroups};
 use crate::control::{self, Order, Report};
 use crate::hooks;
@@ -25,10 +27,11 @@ use crate::orders::LimitsRecord;
 use crate::preserved::Preserved;
 use crate::resources::Resources;
 use crate::settings::{Asked, HostUds, NodeConfig, PauseKind, Settings};
+use crate::snapshot::Opened;
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
 use crate::vmm_process;
-use crate::vmm_process::plan::{Bundle, Inherited, Plan, Tree};
+use crate::vmm_process::plan::{Bundle, Inherited, Plan, RestorePlan, Tree};
 
 /// How a container is to be created.
 pub struct CreateOptions {
@@ -42,11 +45,24 @@ pub struct CreateOptions {
     /// The settings that the command asks for; the bundle and the node say the rest.
     pub asked: Asked,
     pub node: NodeConfig,
+    /// The snapshot that it begins with, whatever the bundle says.
+    pub snapshot: Option<Arc<Opened>>,
+    /// Things there that may be other than they were.
+    pub surroundings: Surroundings,
     pub strace: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
     /// Called with a remark for each setting that is accepted without effect.
     pub remark: fn(&str),
+}
+
+/// Things that a container which begins with a snapshot may find other than they were.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Files that it has open may have changed.
+    pub accepts_changed: bool,
+    /// Ports that its sockets had, and get instead.
+    pub ports: Vec<(u16, u16)>,
 }
 
 /// A container that waits for its start, with its front end still there.
@@ -80,19 +96,17 @@ pub(super) fn begin(
     container.remarks.iter().for_each(|remark| (options.remark)(remark));
     let settings = Settings::settle(options.asked.clone(), &container.asked, &options.node)?;
     let pod = Membership::of(options, &mut container, settings.pods)?;
-    let platform = settings.platform.choose().map_err(|error| ContainerError::Failed {
-        id: options.id.as_str().to_owned(),
-        message: error.to_string(),
-        code: None,
-    })?;
+    let base = Base::of(options, &settings, &container, &pod)?;
     check_terminal(options, container.terminal, detached)?;
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
+    let Surroundings { accepts_changed, ports } = options.surroundings.clone();
+    (container.boot.accepts_changed, container.boot.ports) = (accepts_changed, ports);
     container.boot.share_files = settings.share_files;
     container.boot.plain_calls = !settings.patch_calls;
     let claim = options.root.claim(&options.id)?;
     claim.left().iter().for_each(|left| (options.remark)(&left.to_string()));
     let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
-    match creation.run(options, preserved, container, settings, platform, pod) {
+    match creation.run(options, preserved, container, settings, base, pod) {
         Ok(created) => Ok(created),
         Err(error) => {
             creation.undo();
@@ -138,16 +152,38 @@ impl ForkPlan {
     }
 }
 
-/// How large a sandbox is, and whether it is a pod's.
+/// How large a sandbox is, whether it is a pod's, and what it begins with.
 struct Shape {
     cpus: u32,
     memory_bytes: u64,
+    memory_most_bytes: u64,
     is_pod: bool,
+    restore: Option<RestorePlan>,
+}
+
+impl Shape {
+    /// The sizes that a bundle asks for. Those of a snapshot are its own: its kernel has tables for them.
+    fn new(cpus: u32, memory_bytes: u64, is_pod: bool, restore: Option<RestorePlan>) -> Self {
+        match &restore {
+            Some(RestorePlan { head, .. }) => Self {
+                cpus: head.cpus,
+                memory_bytes: head.memory_bytes,
+                memory_most_bytes: head.memory_most_bytes,
+                is_pod,
+                restore,
+            },
+            None => {
+                let memory_most_bytes =
+                    Resources::memory_most_bytes(process::host_memory()).max(memory_bytes);
+                Self { cpus, memory_bytes, memory_most_bytes, is_pod, restore }
+            }
+        }
+    }
 }
 
 /// The plan of a sandbox that begins with this container.
 fn sandbox_plan(
-    Shape { cpus, memory_bytes, is_pod }: Shape,
+    Shape { cpus, memory_bytes, memory_most_bytes, is_pod, restore }: Shape,
     bundle: Bundle,
     settings: Settings,
     platform: Platform,
@@ -162,7 +198,7 @@ fn sandbox_plan(
         mitigations,
         platform,
         memory_bytes,
-        memory_most_bytes: Resources::memory_most_bytes(process::host_memory()).max(memory_bytes),
+        memory_most_bytes,
         cpus,
         boot: BootSpec {
             idle_timeout: wishes.idle_timeout,
@@ -182,6 +218,7 @@ fn sandbox_plan(
         is_pod,
         cgroups,
         bounds: None,
+        restore,
         tree: Tree::Bundle(Box::new(bundle)),
     }
 }
@@ -221,34 +258,28 @@ impl Creation {
         preserved: Preserved,
         container: ContainerSpec,
         settings: Settings,
-        platform: Platform,
+        base: Base,
         pod: Membership,
     ) -> Result<Created, ContainerError> {
         let id = options.id.as_str();
         let failed = |(what, source): Failed| ContainerError::Create { id: id.to_owned(), what, source };
         let (hooks, resources) = (container.hooks.clone(), &pod.resources(&container));
-        let (cpus, memory_bytes) =
-            (resources.vcpus(host_cpus()), resources.memory_bytes(process::host_memory()));
+        let restore = base.restore_plan().map_err(|error| failed(("sharing its snapshot", error)))?;
+        let cpus = restore.as_ref().map_or_else(|| resources.vcpus(host_cpus()), |plan| plan.head.cpus);
+        let memory_bytes = resources.memory_bytes(process::host_memory());
         let make = if options.systemd_cgroup { Cgroups::make_scope } else { Cgroups::make };
         let mut cgroups = make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
         let holder = cgroups.take_holder();
         let state = creating(id, &container);
-        let record = Record {
-            vmm: 0,
-            vmm_start: None,
-            cgroups: cgroups.directories().to_vec(),
-            hooks: hooks.clone(),
-            is_pod: pod.is_first(),
-            pod: pod.record(),
-        };
+        let record = Record::new(&container, &cgroups, &pod, restore.is_some());
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
         self.save_process(&container, &record, cpus).map_err(failed)?;
         let console = self.console(options, &container)?;
         let owns_terminal = container.terminal && console.is_none();
         let bundle = Bundle { container, state: state.clone() };
-        let shape = Shape { cpus, memory_bytes, is_pod: record.is_pod };
-        let plan = ForkPlan::of(pod, shape, bundle, settings, platform, cgroups);
+        let shape = Shape::new(cpus, memory_bytes, record.is_pod, restore);
+        let plan = ForkPlan::of(pod, shape, bundle, settings, base.platform, cgroups);
         let channel = self.fork(plan, console, preserved).map_err(failed)?;
         let mut channel = BufReader::with_capacity(512, channel);
         let pid = match report(&mut channel) {

@@ -33,13 +33,17 @@ pub fn start(root: &Root, id: &Id) -> Result<Vec<String>, ContainerError> {
     Ok(record.map_or_else(Vec::new, |record| poststart(&record, &state)))
 }
 
-/// Runs the hooks inside, right before the first process begins. The first that fails keeps it from doing so.
+/// Runs the hooks inside, right before the first process begins. The first that fails keeps it from doing so. A snapshot's process
+/// has begun long ago.
 pub(super) fn run_inside(
     root: &Root,
     id: &Id,
     record: &Record,
     state: &OciState,
 ) -> Result<(), ContainerError> {
+    if record.is_restored {
+        return Ok(());
+    }
     let state = hook_state(state, Status::Created);
     let each = |hook| {
         exec::run_hook(root, id, hook, &state).map_err(|what| HookError::new("startContainer", hook, what))

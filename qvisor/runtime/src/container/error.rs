@@ -9,6 +9,7 @@ use crate::front::FrontError;
 use crate::hooks::HookError;
 use crate::oci::BundleError;
 use crate::settings::Widening;
+use crate::snapshot::SnapshotError;
 use crate::state::StateError;
 use crate::status::Status;
 use crate::words;
@@ -52,6 +53,8 @@ pub enum ContainerError {
     NoContainer { id: String },
     #[error("cannot delete container {id}: its VMM does not end; see the host's log")]
     Stuck { id: String },
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     #[error(transparent)]
     Front(#[from] FrontError),
 }

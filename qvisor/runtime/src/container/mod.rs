@@ -4,22 +4,32 @@
 //! stays. `start` lets the first process begin. The state stays after the container's end until `delete`. A container's
 //! state directory holds a [`record::Record`] beside its state, and is not removed by itself.
 
+mod checkpoint;
 mod create;
 mod end;
 mod error;
 mod membership;
 mod record;
+mod restore;
 mod run;
 
-pub use create::{CreateOptions, create};
+pub use checkpoint::{CheckpointOptions, Progress, Taken, checkpoint};
+pub use create::{CreateOptions, Surroundings, create};
 pub use end::{delete, kill, start};
 pub use error::ContainerError;
 pub use run::run;
 
-use crate::state::{Id, Root};
+use crate::snapshot::Described;
+use crate::state::{Id, OciState, Root};
 
 /// Whether a container shares the sandbox of a pod that began with another.
 #[must_use]
 pub fn is_further(root: &Root, id: &Id) -> bool {
     root.record::<record::Record>(id).is_some_and(|record| record.pod.is_some())
+}
+
+/// A container as a snapshot describes it; `None`: it has no bundle.
+#[must_use]
+pub fn described(root: &Root, id: &Id, state: &OciState) -> Option<Described> {
+    Some(root.record::<record::Record>(id)?.described(state))
 }

@@ -7,6 +7,10 @@ use oci_spec::runtime::Hooks;
 use serde::{Deserialize, Serialize};
 use vmm::{pod_place, process};
 
+use super::membership::Membership;
+use crate::cgroup::Cgroups;
+use crate::oci::ContainerSpec;
+use crate::snapshot::{Described, MountPoint};
 use crate::state::OciState;
 use crate::status::Status;
 
@@ -25,6 +29,30 @@ pub struct Record {
     /// It is a further container of a pod; then [`Record::vmm`] is its keeper.
     #[serde(default)]
     pub(super) pod: Option<PodRecord>,
+    /// Its bundle, for the manifests of snapshots.
+    #[serde(default)]
+    pub(super) bundle: BundleRecord,
+    /// It begins with a snapshot.
+    #[serde(default)]
+    pub(super) is_restored: bool,
+}
+
+/// The parts of a container's bundle that its kernel has been told of.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct BundleRecord {
+    pub(super) hostname: String,
+    pub(super) terminal: bool,
+    pub(super) mounts: Vec<MountPoint>,
+}
+
+impl From<&ContainerSpec> for BundleRecord {
+    fn from(container: &ContainerSpec) -> Self {
+        Self {
+            hostname: String::from_utf8_lossy(&container.boot.hostname).into_owned(),
+            terminal: container.terminal,
+            mounts: MountPoint::of(&container.mounts),
+        }
+    }
 }
 
 /// The pod of a further container.
@@ -42,9 +70,41 @@ pub struct PodRecord {
 }
 
 impl Record {
+    /// Of a container whose VMM is yet to be forked.
+    pub(super) fn new(
+        container: &ContainerSpec,
+        cgroups: &Cgroups,
+        pod: &Membership,
+        is_restored: bool,
+    ) -> Self {
+        Self {
+            vmm: 0,
+            vmm_start: None,
+            cgroups: cgroups.directories().to_vec(),
+            hooks: container.hooks.clone(),
+            is_pod: pod.is_first(),
+            pod: pod.record(),
+            bundle: BundleRecord::from(container),
+            is_restored,
+        }
+    }
+
     /// A descriptor that stands for the VMM; `None` when it has ended.
     pub(super) fn vmm(&self) -> Option<OwnedFd> {
         living(self.vmm, self.vmm_start)
+    }
+
+    /// The container as a snapshot describes it.
+    pub(super) fn described(self, state: &OciState) -> Described {
+        let BundleRecord { hostname, terminal, mounts } = self.bundle;
+        Described {
+            id: state.id.clone(),
+            bundle: state.bundle.clone(),
+            annotations: state.annotations.clone(),
+            hostname,
+            terminal,
+            mounts,
+        }
     }
 
     /// Takes the files of a further container of a pod away from the pod's VMM, if that lives.

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub fn run_hook(root: &Root, id: &Id, hook: &Hook, state: &OciState) -> Result<(), String> {
     let cannot = |error: io::Error| format!("it cannot be started ({error})");
     let records = root.process(id).map_err(cannot)?;
-    let process = BootSpec::of_process(&records).ok_or("the record of the first process is damaged")?;
+    let process = BootSpec::of_process(&records).map_err(|_| "the record of the first process is damaged")?;
     let input = state_file(state).map_err(cannot)?;
     let (mut words, theirs) = io::pipe().map_err(cannot)?;
     let spec = describe(hook, process)?;

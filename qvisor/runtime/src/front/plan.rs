@@ -56,12 +56,8 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         log_level: options.log_level,
         ..BootSpec::default()
     };
-    let tree = Tree::CopyOnWrite {
-        hidden: vec![layer_root.path().to_owned(), state_root.path().to_owned()],
-        root,
-        layer: PathBuf::new(),
-        volumes: options.volumes,
-    };
+    let hidden = [layer_root, state_root].map(|root| root.path().to_owned()).into();
+    let tree = Tree::CopyOnWrite { hidden, root, layer: PathBuf::new(), volumes: options.volumes };
     let quota = (boot.limits.cpu_quota_us, boot.limits.cpu_period_us);
     Ok(Plan {
         tree,
@@ -78,6 +74,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         pause_hibernates: false,
         exec_probe: wishes.exec_probe.unwrap_or_default(),
         is_pod: false,
+        restore: None,
         host_uds: options.host_uds == HostUds::Connect,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, disk_bytes: options.disk_bytes }),

@@ -14,14 +14,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
+use abi::mount::Handles;
 use vmm::boot::BootSpec;
 use vmm::companions::Companions;
-use vmm::exec_relay::VIEWS_MAX;
 use vmm::host_paths::HostPaths;
 use vmm::jail::{self, Users};
-use vmm::mounts::View;
+use vmm::mounts::OpenMount;
 use vmm::pod_place;
 use vmm::process::{self, Terminal};
+use vmm::request::VIEWS_MAX;
 
 use crate::cgroup::Cgroups;
 use crate::control::{self, Order, Report};
@@ -31,7 +32,7 @@ use crate::oci::Accounts;
 use crate::preserved::Preserved;
 use crate::state::{Id, OciState, Root};
 use crate::vmm_process::error::{VmmError, chain};
-use crate::vmm_process::files::{self, Piece};
+use crate::vmm_process::files;
 use crate::vmm_process::plan::{Bundle, Inherited};
 use crate::vmm_process::{self, Kept, begin_leash, keep, set_oom_score, sysctl};
 use links::Links;
@@ -123,7 +124,7 @@ impl Keeper {
             oom_score::raise(self.vmm_pid, score);
         }
         std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
-        let (views, mut boot) = self.show_files()?;
+        let (mounts, mut boot) = self.show_files()?;
         let (program, companions) = (&container.boot.args, self.companions.take());
         let leash = begin_leash(&self.host, program, false, companions, &self.channel)?;
         let state = OciState { pid: leash.pid(), ..self.bundle.state.clone() };
@@ -131,9 +132,18 @@ impl Keeper {
         let mut streams = streams::open_standard(container.terminal).map_err(VmmError::Prepare)?;
         streams.extend(streams::open_further(&self.preserved).map_err(VmmError::Prepare)?);
         boot.streams = streams::records(&streams);
-        boot.mounts.iter_mut().filter(|mount| mount.handle != abi::hostcall::NO_HANDLE).for_each(|mount| {
-            mount.handle += u32::try_from(streams.len()).unwrap_or(0);
-        });
+        let mut views = Vec::new();
+        boot.mounts = mounts
+            .into_iter()
+            .map(|mount| {
+                mount.map_files(|files| {
+                    // The views come behind the streams.
+                    let place = streams.len() + views.len();
+                    views.push(files.fd);
+                    Handles { root: u32::try_from(place).unwrap_or(u32::MAX), lower: None }
+                })
+            })
+            .collect();
         let socket = self.connect().map_err(VmmError::PodSocket)?;
         self.ask(&socket, &boot, &streams, &views)?;
         let terminal = Terminal::new(io::stdin().as_fd()).filter(|_| container.terminal);
@@ -147,34 +157,24 @@ impl Keeper {
         Links::new(leash, socket, self.channel, terminal).map_err(VmmError::Prepare)
     }
 
-    /// Makes the views of the container's files, and shows them to the VMM. Result: they, and the records with the mounts,
-    /// whose handles are places among the views.
-    fn show_files(&self) -> Result<(Vec<View>, BootSpec), VmmError> {
+    /// Makes the views of the container's files, and shows them to the VMM. Result: the mounts, and the records without them.
+    fn show_files(&self) -> Result<(Vec<OpenMount>, BootSpec), VmmError> {
         let container = &self.bundle.container;
         let users = Users::of_process(self.vmm_pid).map_err(VmmError::PodPlace)?;
         let mut boot = container.boot.clone();
-        let (mut views, mut mounts) = (Vec::new(), Vec::new());
-        for piece in files::bundle_tree(&self.host, container, &users)? {
-            match piece {
-                Piece::Kernel(mount) => mounts.push(mount),
-                Piece::Host(view, kind, flags) => {
-                    let at = u32::try_from(views.len()).unwrap_or(u32::MAX);
-                    mounts.push(files::mount_of(&view, at, kind, flags));
-                    views.push(view);
-                }
-            }
-        }
-        boot.mounts = mounts;
-        if let Some(root) = views.first() {
+        let mounts = files::bundle_tree(&self.host, container, &users)?;
+        if let Some(root) = mounts.first().and_then(OpenMount::files) {
             files::add_home(&mut boot, &Accounts::read(&root.fd));
         }
-        if views.len() > VIEWS_MAX {
-            return Err(VmmError::TooManyViews { count: views.len(), most: VIEWS_MAX });
+        let shown = mounts
+            .iter()
+            .filter_map(|mount| Some((mount.files()?.fd.as_fd(), files::propagation_of(mount, container))));
+        let shown: Vec<_> = shown.collect();
+        if shown.len() > VIEWS_MAX {
+            return Err(VmmError::TooManyViews { count: shown.len(), most: VIEWS_MAX });
         }
-        let shown: Vec<_> =
-            views.iter().map(|view| (view.fd.as_fd(), files::propagation_of(view, container))).collect();
         pod_place::show(self.vmm.as_fd(), &self.place, &shown).map_err(VmmError::PodPlace)?;
-        Ok((views, boot))
+        Ok((mounts, boot))
     }
 
     /// Connects to the pod's control socket, whose other side does not wait long for an order.
@@ -188,14 +188,13 @@ impl Keeper {
         socket: &UnixStream,
         boot: &BootSpec,
         streams: &[(OwnedFd, u32)],
-        views: &[View],
+        views: &[OwnedFd],
     ) -> Result<(), VmmError> {
         let records = boot.container_records();
         let len = u32::try_from(records.len()).unwrap_or(u32::MAX);
         let listener = [self.listener.as_fd()].into_iter();
-        let descriptors = listener
-            .chain(streams.iter().map(|(fd, _)| fd.as_fd()))
-            .chain(views.iter().map(|view| view.fd.as_fd()));
+        let descriptors =
+            listener.chain(streams.iter().map(|(fd, _)| fd.as_fd())).chain(views.iter().map(OwnedFd::as_fd));
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
         control::ask(socket, Order::Create { len }, &records, &descriptors).map_err(VmmError::PodSocket)
     }

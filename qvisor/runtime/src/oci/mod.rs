@@ -36,7 +36,7 @@ pub use accounts::Accounts;
 pub use error::BundleError;
 use error::Result;
 use file::{CONFIG_MAX, read};
-pub use mounts::{MountPlan, Source, mount_options};
+pub use mounts::{HostSource, MountPlan, mount_options};
 pub use namespaces::Namespaces;
 pub use pod::{Pod, PodSize};
 pub use process::capability;
@@ -83,7 +83,7 @@ impl ContainerSpec {
     /// Whether the sandbox's own mounts follow the host's: a volume that is to do so has to be copied from one that does.
     #[must_use]
     pub fn propagation(&self) -> Propagation {
-        if self.mounts.iter().any(|mount| mount.follows_host) {
+        if self.mounts.iter().filter_map(MountPlan::files).any(|source| source.follows_host) {
             Propagation::Slave
         } else {
             Propagation::Private

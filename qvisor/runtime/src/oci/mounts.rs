@@ -2,8 +2,9 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use abi::boot::{MOUNT_NO_DEV, MOUNT_NO_EXEC, MOUNT_NO_SUID, MOUNT_READ_ONLY};
-use oci_spec::runtime::{Mount, Spec};
+use abi::boot::{MOUNT_NO_DEV, MOUNT_NO_EXEC, MOUNT_NO_SUID, MOUNT_READ_ONLY, MOUNT_SHARED, MOUNT_VOLUME};
+use abi::mount::{FileSystem, HostKind, Kind, Mount, Settings};
+use oci_spec::runtime::{self as oci, Spec};
 
 use vmm::ids::IdMaps;
 
@@ -11,9 +12,17 @@ use super::error::{BundleError, Result};
 use super::id_maps;
 
 /// File systems that the sandbox's kernel makes.
-const VIRTUAL: &[&str] = &["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"];
-/// Options of tmpfs and devpts that the kernel gets.
-const SETTINGS: &[&str] = &["size", "mode", "uid", "gid"];
+const OWN: &[(&str, FileSystem)] = &[
+    ("proc", FileSystem::Proc),
+    ("sysfs", FileSystem::Sysfs),
+    ("tmpfs", FileSystem::Tmpfs),
+    ("devpts", FileSystem::Terminals),
+    ("mqueue", FileSystem::Queues),
+    // Whatever the host has: the sandbox shows the container's own group, in version 2. Groups can be made below it unless the
+    // mount is read only.
+    ("cgroup", FileSystem::ControlGroups),
+    ("cgroup2", FileSystem::ControlGroups),
+];
 /// Options that ask for the default, or have no effect that a program could see.
 const WITHOUT_EFFECT: &[&str] = &[
     "defaults",
@@ -38,14 +47,15 @@ const WITHOUT_EFFECT: &[&str] = &[
     "tmpcopyup",
 ];
 
-/// A mount to be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountPlan {
-    /// In the sandbox: absolute, without `.` and `..`.
+/// A mount to be made; its path is absolute, without `.` and `..`.
+pub type MountPlan = Mount<PathBuf, HostSource>;
+
+/// A file or directory of the host that a mount shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostSource {
     pub path: PathBuf,
-    pub source: Source,
-    /// `MOUNT_READ_ONLY` ….
-    pub flags: u32,
+    /// The mounts below it are shown as well.
+    pub recursive: bool,
     /// `MOUNT_READ_ONLY` counts for what is mounted below the source as well.
     pub read_only_below: bool,
     /// Mounts that the host makes below the source later are seen.
@@ -54,83 +64,58 @@ pub struct MountPlan {
     pub id_maps: Option<IdMaps>,
 }
 
-/// The source of a mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A file or directory of the host, with the mounts below it if `recursive`.
-    Host { path: PathBuf, recursive: bool },
-    /// A file system of the sandbox's kernel.
-    Virtual { kind: String, name: String, options: String },
-}
-
 /// All mounts in their order, with a `/dev` if there is none.
 pub(super) fn plan(spec: &Spec, bundle: &Path) -> Result<Vec<MountPlan>> {
     let mounts = spec.mounts().as_deref().unwrap_or_default();
     let mut plans = mounts.iter().map(|mount| plan_one(mount, bundle)).collect::<Result<Vec<_>>>()?;
     if !plans.iter().any(|plan| plan.path == Path::new("/dev")) {
-        let source = Source::Virtual {
-            kind: "devtmpfs".into(),
-            name: "tmpfs".into(),
-            options: "mode=755,size=65536".into(),
-        };
-        plans.insert(
-            0,
-            MountPlan {
-                path: "/dev".into(),
-                source,
-                flags: MOUNT_NO_SUID,
-                read_only_below: false,
-                follows_host: false,
-                id_maps: None,
-            },
-        );
+        let settings = Settings { mode: Some(0o755), size_bytes: Some(65536), ..Settings::default() };
+        let dev = MountPlan::of_kernel(FileSystem::DevicesInTmpfs, "/dev".into(), MOUNT_NO_SUID);
+        plans.insert(0, MountPlan { kind: Kind::Own(FileSystem::DevicesInTmpfs, settings), ..dev });
     }
     Ok(plans)
 }
 
-fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
+fn plan_one(mount: &oci::Mount, bundle: &Path) -> Result<MountPlan> {
     let path = destination(mount.destination())?;
     let id_maps = id_maps::of_mount(mount)?;
     let options = mount.options().as_deref().unwrap_or_default();
-    let kind = mount.typ().as_deref().unwrap_or_default();
+    let name = mount.typ().as_deref().unwrap_or_default();
     let bind = options.iter().rev().find(|option| ["bind", "rbind"].contains(&option.as_str()));
-    let is_bind = bind.is_some() || kind == "bind";
+    let is_bind = bind.is_some() || name == "bind";
     let mut flags = 0;
-    let mut settings = Vec::new();
+    let mut settings = Settings::default();
     for option in options {
         take_option(option, &path, is_bind, &mut flags, &mut settings)?;
     }
-    let source = if is_bind {
+    if is_bind {
         let source = mount.source().as_ref().ok_or(BundleError::Missing { what: "the source of a mount" })?;
-        let path = bundle.join(source);
-        std::fs::metadata(&path)
-            .map_err(|error| BundleError::Source { path: path.clone(), source: error })?;
-        Source::Host { path, recursive: bind.is_some_and(|option| option == "rbind") }
-    } else if VIRTUAL.contains(&kind) {
-        let is_dev = kind == "tmpfs" && path == Path::new("/dev");
-        let name = mount.source().as_ref().map_or(kind.into(), |source| source.display().to_string());
-        let kind = match kind {
-            _ if is_dev => "devtmpfs",
-            // Whatever the host has: the sandbox shows the container's own group, in version 2. Groups can be made below it unless the
-            // mount is read only.
-            "cgroup" => "cgroup2",
-            kind => kind,
+        let source = bundle.join(source);
+        std::fs::metadata(&source)
+            .map_err(|error| BundleError::Source { path: source.clone(), source: error })?;
+        let host = HostSource {
+            path: source,
+            recursive: bind.is_some_and(|option| option == "rbind"),
+            read_only_below: flags & MOUNT_READ_ONLY != 0 && options.iter().any(|option| option == "rro"),
+            follows_host: options.iter().rev().find_map(|option| follows(option)).unwrap_or(false),
+            id_maps,
         };
-        Source::Virtual { kind: kind.into(), name, options: settings.join(",") }
-    } else {
+        return Ok(MountPlan::of_host(HostKind::Bind, host, path, flags | MOUNT_SHARED | MOUNT_VOLUME));
+    }
+    let Some((_, own)) = OWN.iter().find(|(own, _)| *own == name) else {
         let why = "bind, proc, sysfs, tmpfs, devpts, mqueue and cgroup are";
-        let what = format!("mount {} of type {kind:?}", path.display());
+        let what = format!("mount {} of type {name:?}", path.display());
         return Err(BundleError::refused_because(what, why));
     };
-    if id_maps.is_some() && !is_bind {
+    if id_maps.is_some() {
         return Err(BundleError::refused(format!(
             "id mappings of mount {}, which is no bind mount",
             path.display()
         )));
     }
-    let follows_host = is_bind && options.iter().rev().find_map(|option| follows(option)).unwrap_or(false);
-    let read_only_below = flags & MOUNT_READ_ONLY != 0 && options.iter().any(|option| option == "rro");
-    Ok(MountPlan { path, source, flags, read_only_below, follows_host, id_maps })
+    let is_dev = *own == FileSystem::Tmpfs && path == Path::new("/dev");
+    let kind = Kind::Own(if is_dev { FileSystem::DevicesInTmpfs } else { *own }, settings);
+    Ok(MountPlan { path, source: mount.source().clone().unwrap_or_else(|| name.into()), kind, flags })
 }
 
 /// The options of mounts that bundles may have.
@@ -175,7 +160,7 @@ fn take_option(
     path: &Path,
     is_bind: bool,
     flags: &mut u32,
-    settings: &mut Vec<String>,
+    settings: &mut Settings,
 ) -> Result<()> {
     let (name, value) = option.split_once('=').unwrap_or((option, ""));
     match name {
@@ -194,16 +179,22 @@ fn take_option(
         "idmap" | "ridmap" if is_bind => {}
         "bind" | "rbind" => {}
         _ if WITHOUT_EFFECT.contains(&name) => {}
-        "size" if !is_bind => settings.push(format!("size={}", size(value, path)?)),
+        "size" if !is_bind => settings.size_bytes = Some(size(value, path)?),
         "ptmxmode" | "nr_inodes" if !is_bind => {}
         // A bind mount shows a file system that has its own.
         "size" | "mode" | "uid" | "gid" if is_bind => {}
-        _ if !is_bind && SETTINGS.contains(&name) => {
+        "mode" | "uid" | "gid" => {
             let radix = if name == "mode" { 8 } else { 10 };
-            if u32::from_str_radix(value, radix).is_err() {
+            let number = u32::from_str_radix(value, radix).map_err(|_| bad_option(option, path))?;
+            // No user, and no group, has the last number (`chown(2)`).
+            if number == u32::MAX {
                 return Err(bad_option(option, path));
             }
-            settings.push(option.to_owned());
+            *match name {
+                "mode" => &mut settings.mode,
+                "uid" => &mut settings.uid,
+                _ => &mut settings.gid,
+            } = Some(number);
         }
         _ => return Err(BundleError::refused(format!("option {option:?} of mount {}", path.display()))),
     }

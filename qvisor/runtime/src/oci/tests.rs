@@ -1,3 +1,5 @@
+use abi::boot::{MOUNT_NO_EXEC, MOUNT_NO_SUID, MOUNT_READ_ONLY, MOUNT_SHARED, MOUNT_VOLUME};
+use abi::mount::{FileSystem, HostKind, Kind, Settings};
 use serde_json::{Value, json};
 use testdir::TempDir;
 
@@ -182,11 +184,32 @@ fn mounts_keep_their_order_and_their_meaning() {
         mounts.iter().map(|mount| mount.path.to_str().unwrap()).collect::<Vec<_>>(),
         ["/dev", "/a/b", "/a", "/f"]
     );
-    assert_eq!(mounts[1].source, Source::Host { path: "/etc".into(), recursive: true });
-    assert_eq!(mounts[1].flags, abi::boot::MOUNT_READ_ONLY | abi::boot::MOUNT_NO_SUID);
-    let Source::Virtual { kind, options, .. } = &mounts[2].source else { panic!("tmpfs") };
-    assert_eq!((kind.as_str(), options.as_str()), ("tmpfs", "size=65536,mode=700"));
-    assert_eq!((mounts[2].flags, mounts[3].flags), (abi::boot::MOUNT_NO_EXEC, 0));
+    let of_host = MOUNT_SHARED | MOUNT_VOLUME;
+    let etc = HostSource { path: "/etc".into(), recursive: true, ..HostSource::default() };
+    assert_eq!(mounts[1].kind, Kind::Host(HostKind::Bind, etc));
+    assert_eq!(mounts[1].flags, MOUNT_READ_ONLY | MOUNT_NO_SUID | of_host);
+    let settings = Settings { size_bytes: Some(65536), mode: Some(0o700), ..Settings::default() };
+    assert_eq!(mounts[2].kind, Kind::Own(FileSystem::Tmpfs, settings));
+    assert_eq!(mounts[2].source, Path::new("shm"));
+    assert_eq!((mounts[2].flags, mounts[3].flags), (MOUNT_NO_EXEC, of_host));
+}
+
+#[test]
+fn a_bundles_dev_has_the_devices_and_is_a_tmpfs() {
+    let dev = |mount: Value| {
+        let mounts = load(bundle(|config| config["mounts"] = mount).path()).unwrap().mounts;
+        let dev = mounts.into_iter().find(|mount| mount.path == Path::new("/dev")).unwrap();
+        (dev.kind.name(), dev.kind)
+    };
+    let with = |size_bytes, mode| Settings { size_bytes, mode, ..Settings::default() };
+    let devices = |settings| ("tmpfs", Kind::Own(FileSystem::DevicesInTmpfs, settings));
+    assert_eq!(dev(json!([])), devices(with(Some(65536), Some(0o755))));
+    // Whatever its source is called. Of each setting the last one counts.
+    let options = json!(["mode=700", "size=1k", "mode=711"]);
+    let mount = json!([{"destination": "/dev", "type": "tmpfs", "source": "none", "options": options}]);
+    assert_eq!(dev(mount), devices(with(Some(1024), Some(0o711))));
+    let elsewhere = json!([{"destination": "/dev/shm", "type": "tmpfs", "source": "shm"}]);
+    assert_eq!(dev(elsewhere), devices(with(Some(65536), Some(0o755))));
 }
 
 #[test]
@@ -232,7 +255,10 @@ fn devices_of_the_host_are_left_out_of_privileged_containers_alone() {
 fn the_last_word_on_propagation_counts() {
     let follows = |options: Value| {
         let mount = json!([{"destination": "/x", "type": "bind", "source": "/etc", "options": options}]);
-        load(bundle(|config| config["mounts"] = mount).path()).unwrap().mounts[1].follows_host
+        load(bundle(|config| config["mounts"] = mount).path()).unwrap().mounts[1]
+            .files()
+            .unwrap()
+            .follows_host
     };
     assert!(follows(json!(["rbind", "rslave"])) && follows(json!(["private", "shared"])));
     assert!(!follows(json!(["rbind"])) && !follows(json!(["rslave", "rprivate"])));

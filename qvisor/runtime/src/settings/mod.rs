@@ -16,6 +16,7 @@ use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
 use crate::platform::PlatformChoice;
+use crate::state::Id;
 use crate::units::{parse_size, parse_time, parse_timers};
 pub use node::{NodeConfig, NodeConfigError};
 pub use widening::Widening;
@@ -49,6 +50,16 @@ pub enum HostUds {
     Connect,
 }
 
+/// The snapshot that a container begins with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FromSnapshot {
+    /// It boots.
+    #[default]
+    None,
+    /// The one of this name in the store of the user who runs this.
+    Named(Id),
+}
+
 /// The settings that somebody asks for: a command, a bundle or a node's configuration. `None` and `auto`: they did not
 /// say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,6 +76,7 @@ pub struct Asked {
     pub host_uds: Option<HostUds>,
     pub pause: Option<PauseKind>,
     pub pods: Option<Pods>,
+    pub snapshot: Option<FromSnapshot>,
     pub hibernation: Wishes,
 }
 
@@ -79,6 +91,7 @@ pub struct Settings {
     pub host_uds: HostUds,
     pub pause: PauseKind,
     pub pods: Pods,
+    pub snapshot: FromSnapshot,
     pub hibernation: Wishes,
 }
 
@@ -179,6 +192,11 @@ impl Asked {
                 let known = [("shared", Pods::Shared), ("separate", Pods::Separate)];
                 self.pods = Some(one_of(value, &known)?);
             }
+            "snapshot" => {
+                let why = |_| SetError::Value("neither none nor a snapshot's name".into());
+                let named = |name| Id::new(name).map(FromSnapshot::Named).map_err(why);
+                self.snapshot = Some(if value == "none" { FromSnapshot::None } else { named(value)? });
+            }
             _ => return set_wish(&mut self.hibernation, name, value),
         }
         Ok(())
@@ -196,6 +214,7 @@ impl Asked {
             host_uds: self.host_uds.or(other.host_uds),
             pause: self.pause.or(other.pause),
             pods: self.pods.or(other.pods),
+            snapshot: self.snapshot.or(other.snapshot),
             hibernation: self.hibernation.or(other.hibernation),
         }
     }
@@ -216,6 +235,7 @@ impl Settings {
             host_uds: all.host_uds.unwrap_or_default(),
             pause: all.pause.unwrap_or_default(),
             pods: all.pods.unwrap_or_default(),
+            snapshot: all.snapshot.unwrap_or_default(),
             hibernation: all.hibernation,
         })
     }

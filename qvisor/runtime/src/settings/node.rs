@@ -30,6 +30,8 @@ pub struct NodeConfig {
     pub default: Asked,
     /// The settings that annotations may widen.
     allow: Vec<&'static str>,
+    /// The file of a fleet's key, by which snapshots are known in place of this host's own.
+    pub snapshot_key_file: Option<PathBuf>,
 }
 
 /// Why a node's configuration cannot be used.
@@ -65,6 +67,13 @@ impl NodeConfig {
                     config.allow = names.iter().map(allowed).collect::<Result<_, _>>()?;
                 }
                 ("allow", _) => return Err("allow is no list of names".into()),
+                ("snapshot-key-file", toml::Value::String(path)) if path.starts_with('/') => {
+                    config.snapshot_key_file = Some(path.into());
+                }
+                ("snapshot-key-file", _) => return Err("snapshot-key-file is no absolute path".into()),
+                ("snapshot", toml::Value::String(value)) if value != "none" => {
+                    return Err("snapshot is no name for all containers; only none can be said of all".into());
+                }
                 (name, toml::Value::String(value)) => {
                     config.default.set(name, value).map_err(|error| match error {
                         SetError::Unknown => format!("there is no setting {name:?}"),

@@ -129,3 +129,21 @@ fn a_configuration_that_others_can_write_is_refused() {
     fs::create_dir(&path).unwrap();
     assert!(load().unwrap_err().contains("no regular file"));
 }
+
+#[test]
+fn a_snapshot_is_named_by_strangers_if_the_node_allows_it() {
+    let name = [("snapshot", "web1")];
+    let settled = settle(&name, "allow = ['snapshot']").unwrap();
+    assert_eq!(settled.snapshot, FromSnapshot::Named(crate::state::Id::new("web1").unwrap()));
+    assert_eq!(settle(&name, ""), Err(Widening { name: "snapshot" }));
+    assert_eq!(settle(&name, "snapshot = 'none'"), Err(Widening { name: "snapshot" }));
+    assert_eq!(settle(&[("snapshot", "none")], "").unwrap().snapshot, FromSnapshot::None);
+    for bad in ["../x", "/var/lib/other", ""] {
+        assert!(Asked::default().set("snapshot", bad).is_err(), "{bad}");
+    }
+    let node = NodeConfig::parse("snapshot-key-file = '/etc/dormouse/key'").unwrap();
+    assert_eq!(node.snapshot_key_file.as_deref(), Some(std::path::Path::new("/etc/dormouse/key")));
+    for bad in ["snapshot-key-file = 'key'", "snapshot-key-file = 1", "snapshot = 'web1'"] {
+        assert!(NodeConfig::parse(bad).is_err(), "{bad}");
+    }
+}

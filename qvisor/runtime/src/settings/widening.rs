@@ -4,7 +4,7 @@ use vmm::hibernate::{ExecProbe, Outbound};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
-use super::{Asked, HostUds, NodeConfig, Pods};
+use super::{Asked, FromSnapshot, HostUds, NodeConfig, Pods};
 use crate::platform::PlatformChoice;
 
 /// An annotation asks for more than the node's configuration allows.
@@ -25,6 +25,7 @@ pub(super) const NAMES: &[&str] = &[
     "share-files",
     "host-uds",
     "pods",
+    "snapshot",
     "swap-dir",
     "swap-limit",
     "idle-timeout",
@@ -68,6 +69,8 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
         ("host-uds", bundle.host_uds == Some(HostUds::Connect) && default.host_uds != Some(HostUds::Connect)),
         // Another kernel stands between containers that are separate.
         ("pods", bundle.pods == Some(Pods::Shared) && default.pods == Some(Pods::Separate)),
+        // A snapshot shows its reader the memory of whoever it was made of.
+        ("snapshot", matches!(bundle.snapshot, Some(FromSnapshot::Named(_)))),
         ("swap-dir", asks.dir.is_some() && asks.dir != gives.dir),
         ("swap-limit", exceeds(asks.limit_bytes, gives.limit_bytes)),
         // Nobody takes away from a container what its node gives to all.

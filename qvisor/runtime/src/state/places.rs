@@ -38,6 +38,27 @@ fn choose_swap(user: u32, named: impl Fn(&str) -> Option<PathBuf>) -> Option<Pat
     if user == 0 { None } else { home(named).map(|home| home.join(".swap")) }
 }
 
+/// The default place of snapshots.
+pub(super) fn snapshots() -> Result<PathBuf, StateError> {
+    if let Some(dir) = std::env::var_os("DORMOUSE_SNAPSHOTS").filter(|dir| !dir.is_empty()) {
+        // Absolute, since the working directory may change.
+        return Ok(std::path::absolute(&dir).unwrap_or(dir.into()));
+    }
+    choose_snapshots(process::effective_user(), directory_of)
+}
+
+/// The directory of a user's snapshots.
+fn choose_snapshots(user: u32, named: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, StateError> {
+    if user == 0 {
+        return Ok("/var/lib/dormouse/snapshots".into());
+    }
+    home(named).map(|home| home.join("snapshots")).ok_or(StateError::NoPlace {
+        what: "snapshots",
+        missing: "HOME is not set",
+        remedy: "HOME or DORMOUSE_SNAPSHOTS",
+    })
+}
+
 /// An absolute path that the environment names.
 fn directory_of(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -115,6 +136,9 @@ mod tests {
         let user_of_home = |name: &str| (name == "HOME").then(|| home.clone());
         assert_eq!(choose_swap(7, user_of_home), Some(in_home.join(".swap")));
         assert_eq!((choose_swap(7, |_| None), choose_swap(0, user_of_home)), (None, None));
+        assert_eq!(choose_snapshots(7, user_of_home).unwrap(), in_home.join("snapshots"));
+        assert_eq!(choose_snapshots(0, |_| None).unwrap(), Path::new("/var/lib/dormouse/snapshots"));
+        assert!(choose_snapshots(7, |_| None).unwrap_err().to_string().contains("DORMOUSE_SNAPSHOTS"));
         private(&usual);
         assert_eq!(choose(&[("HOME", &home)]), (Ok(usual.join("dormouse")), Ok(in_home)));
         let both: &[(&str, &Path)] = &[("XDG_RUNTIME_DIR", &runtime), ("XDG_STATE_HOME", &home)];

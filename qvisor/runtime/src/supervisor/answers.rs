@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use vmm::checkpoint::ImageTaken;
 use vmm::hibernate::{Hibernated, Woken, micros};
 
 use super::containers::{ContainerId, Rest};
@@ -45,12 +46,17 @@ impl Waiter {
             }
             For::Usage(request) => {
                 let usage = progress.usage.as_ref().filter(|(answered, _)| answered == request);
-                let usage = usage.map(|(_, text)| ContainerUsage::read(text));
+                let usage = usage.map(|(_, usage)| usage.map_or_else(ContainerUsage::default, Into::into));
                 usage.map(|usage| Ok(Some(Figures::Usage(progress.as_it_sleeps(usage)))))
             }
             For::Limits(request) => {
                 let answer = progress.limits.as_ref().filter(|(answered, _)| answered == request);
                 answer.map(|(_, outcome)| outcome.clone().map(|()| None))
+            }
+            For::Checkpoint(number) => {
+                let image = progress.image.as_ref().filter(|(taken, _)| taken == number);
+                let figures = |taken: ImageTaken| Some(Figures::Checkpoint(Box::new(taken)));
+                image.map(|(_, outcome)| outcome.clone().map(figures))
             }
             // The asker may continue the leash as soon as it has the answer: the leash has to be stopped by then.
             For::Hibernation(Some(Figures::Hibernated(done)))

@@ -9,20 +9,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
+pub(super) use abi::report::ContainerId;
 use vmm::leash::Leash;
 use vmm::process;
 
 use super::stage::Stage;
 use crate::control::{self, Lines, Report};
-
-/// The number by which the VMM and the kernel know a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ContainerId(pub u64);
-
-impl ContainerId {
-    /// The sandbox's first container: the sandbox ends with it.
-    pub(super) const FIRST: Self = Self(0);
-}
 
 /// A container of the sandbox, as its supervisor knows it.
 #[derive(Debug)]
@@ -120,7 +112,7 @@ impl Containers {
         Self(BTreeMap::from([(ContainerId::FIRST, SupervisedContainer::new(leash, None))]))
     }
 
-    /// Adds a further container, which begins. Its id is the relay's, and so new.
+    /// Adds a further container, which begins. Its id is the queue's ([`vmm::container_queue`]), and so new.
     pub(super) fn add(&mut self, id: ContainerId, keeper: Keeper) {
         self.0.insert(id, SupervisedContainer::new(None, Some(keeper)));
     }

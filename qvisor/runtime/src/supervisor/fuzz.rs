@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use abi::hostcall::{REPORT_IDLE, REPORT_READY, REPORT_RESUMED, REPORT_WAKE_EVENT};
+use abi::report::{self, Report};
 use vmm::exec_relay::EXECS_MAX;
 use vmm::hibernate::{Hibernation, SwapPlan};
 use vmm::host_paths::HostPaths;
@@ -19,6 +19,9 @@ use crate::control::{self, Order};
 
 /// Most peers that stay connected while others come.
 const PEERS_MAX: usize = 200;
+
+/// Bytes from this one on stand for the end of a hibernation, smaller ones for a report's first word.
+const HIBERNATED: u8 = 0xc0;
 
 /// A step of the input.
 struct Input<'a>(&'a [u8]);
@@ -56,7 +59,7 @@ pub fn play(input: &[u8]) {
     let (Some(first), Ok((channel, _front))) = (input.byte(), UnixStream::pair()) else { return };
     let hibernation = match first & 1 {
         0 => Hibernation::none(),
-        _ => Hibernation::open(&HostPaths::of_new_process(), &plan).unwrap_or_else(|_| Hibernation::none()),
+        _ => Hibernation::open(&HostPaths::of_new_process(), plan).unwrap_or_else(|_| Hibernation::none()),
     };
     let events = Arc::new(EventQueue::new());
     let supervisor =
@@ -102,10 +105,8 @@ impl World {
                     None => {}
                 }
             }
-            3 => {
-                let what = REPORT_READY + u64::from(input.byte()?) % (REPORT_WAKE_EVENT - REPORT_READY + 1);
-                self.supervisor.report(what, input.byte()?.into());
-            }
+            // The kernel says something, or what became of a hibernation.
+            3 => self.hear(input)?,
             4 => {
                 let (what, id) = (input.byte()?, u64::from(input.byte()?));
                 match what % 3 {
@@ -123,6 +124,21 @@ impl World {
         Some(())
     }
 
+    fn hear(&self, input: &mut Input<'_>) -> Option<()> {
+        let (what, of, value) = (input.byte()?, u64::from(input.byte()?), u64::from(input.byte()?));
+        if what >= HIBERNATED {
+            self.supervisor.hibernated(of, what % 2 == 0);
+            return Some(());
+        }
+        let payload = input.bytes()?;
+        let words = [what.into(), of, value, 0, payload.len() as u64, 0];
+        let room = usize::try_from(report::payload(&words).len).unwrap_or(0);
+        let plain = [what.into(), of, value, 0, 0, 0];
+        let report = Report::parse(&words, &payload[..room]).or_else(|| Report::parse(&plain, &[]));
+        report.iter().for_each(|report| self.supervisor.report(report));
+        Some(())
+    }
+
     /// Carries out the orders that have arrived as [`Supervisor::serve`] does, except those that would end the process.
     fn take_orders(&mut self) {
         for Asked { peer, of, order, attached } in self.peers.orders() {
@@ -132,6 +148,9 @@ impl World {
                     self.supervisor.exec(peer, of, attached, Terms { paused, hook, probe });
                 }
                 Order::Create { .. } => self.supervisor.create(peer, of, attached),
+                Order::Checkpoint { leave_running } => {
+                    self.supervisor.checkpoint(peer, of, attached.descriptors, leave_running);
+                }
                 order => self.supervisor.obey_peer(peer, of, order),
             }
         }
@@ -150,8 +169,8 @@ impl World {
         let go = Order::Kill { signal: libc::SIGCONT, foreground: false, all: false };
         let _ = self.supervisor.obey(ContainerId::FIRST, go);
         let request = self.supervisor.lock().machine.requests();
-        self.supervisor.report(REPORT_RESUMED, request.max(u64::from(u8::MAX)));
-        self.supervisor.report(REPORT_IDLE, 0);
+        self.supervisor.report(&Report::Resumed { request: request.max(u64::from(u8::MAX)) });
+        self.supervisor.report(&Report::Idle);
         let progress = self.supervisor.lock();
         assert!(
             !progress.machine.wants_rest()

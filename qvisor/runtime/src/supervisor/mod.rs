@@ -5,6 +5,7 @@
 
 mod accepting;
 mod answers;
+mod checkpoint;
 mod containers;
 #[cfg(fuzzing)]
 pub mod fuzz;
@@ -13,6 +14,7 @@ mod peers;
 mod pod;
 mod progress;
 mod requests;
+mod restored;
 mod serve;
 mod stage;
 pub mod state_machine;
@@ -25,20 +27,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::time::Instant;
 
-use abi::hostcall::{
-    REPORT_HIBERNATED, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
-    REPORT_NOT_HIBERNATED, REPORT_OOM_KILL, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING,
-    REPORT_WAKE_EVENT, WAKE_EVENT_CONTAINER, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM, WAKE_EVENT_TIMER,
-};
+use abi::report::{Report, WakeEvent};
+use vmm::container_queue::ContainerQueue;
 use vmm::exec_relay::ExecRelay;
 use vmm::hibernate::{ExecProbe, Hibernation, TimerWake};
 use vmm::hostcall::events::EventQueue;
 use vmm::leash::Leash;
 use vmm::lock::{Guard, Mutex, Rank};
 use vmm::process;
-use vmm::sandbox::{ContainerNews, Sandbox};
+use vmm::sandbox::Sandbox;
 
-use crate::control::{self, Report};
+use crate::control;
 use crate::stderr_log;
 use containers::ContainerId;
 use journal::Transition;
@@ -54,6 +53,8 @@ pub(crate) struct Supervisor {
     events: Arc<EventQueue>,
     hibernation: Arc<Hibernation>,
     execs: Arc<ExecRelay>,
+    /// Further containers that the kernel has not taken.
+    coming: Arc<ContainerQueue>,
     /// Whether it can hibernate at all, or why not.
     can_hibernate: Result<(), String>,
     /// `pause` hibernates it.
@@ -84,6 +85,7 @@ impl Supervisor {
             can_hibernate: hibernation.check(),
             hibernation: Arc::new(hibernation),
             execs: Arc::default(),
+            coming: Arc::default(),
             pause_hibernates,
             exec_probe: ExecProbe::default(),
             is_command: false,
@@ -122,6 +124,11 @@ impl Supervisor {
         &self.execs
     }
 
+    /// Further containers that the kernel has not taken.
+    pub(crate) fn coming_containers(&self) -> &Arc<ContainerQueue> {
+        &self.coming
+    }
+
     /// The first container's leash.
     pub(crate) fn leash(&self) -> Option<Arc<Leash>> {
         self.lock().containers.first().leash.clone()
@@ -151,52 +158,86 @@ impl Supervisor {
         keeps
     }
 
-    /// The kernel says how far it has got. Answers may overtake one another: the one to the latest request counts.
-    pub(crate) fn report(&self, what: u64, of: u64) {
+    /// Takes a report of the kernel's. Answers may overtake one another: the one to the latest request counts.
+    pub(crate) fn report(&self, report: &Report<'_>) {
         // Not under the lock: the home may be reading pages.
-        let news = News {
-            last: matches!(what, REPORT_HIBERNATED | REPORT_NOT_HIBERNATED).then(|| self.hibernation.last()),
-            woken: (what == REPORT_RESUMED).then(|| self.hibernation.woken()),
-        };
+        let woken = matches!(report, Report::Resumed { .. }).then(|| self.hibernation.woken());
+        let news = News { last: None, woken };
         let now = Instant::now();
         let progress = &mut *self.lock();
-        match what {
-            REPORT_READY => {
-                self.reached(progress, ContainerId(of), Stage::Created, &Report::Created { number: of })
+        match *report {
+            Report::ContainerReady { container } => {
+                let created = control::Report::Created { number: container.0 };
+                self.reached(progress, container, Stage::Created, &created);
+                self.hold_until_start(progress, container);
             }
-            REPORT_RUNNING => self.reached(progress, ContainerId(of), Stage::Running, &Report::Started),
-            REPORT_PAUSED => self.step(progress, Input::Paused(of), news),
-            REPORT_RESUMED => self.step(progress, Input::Resumed { of, now }, news),
-            REPORT_HIBERNATED => self.step(progress, Input::Hibernated(of), news),
-            REPORT_NOT_HIBERNATED => self.step(progress, Input::NotHibernated(of), news),
-            REPORT_WAKE_EVENT => {
-                let what = match of {
-                    WAKE_EVENT_STREAM => "stdin",
-                    WAKE_EVENT_EXEC => "exec",
-                    WAKE_EVENT_CONTAINER => "container",
-                    WAKE_EVENT_TIMER => TIMER,
-                    _ => "socket",
-                };
-                self.step(progress, Input::WakeEvent { what, now }, news);
+            Report::ContainerRunning { container } => {
+                self.reached(progress, container, Stage::Running, &control::Report::Started);
             }
-            REPORT_LIMIT_HOLDS => progress.limits = Some((of, Ok(()))),
-            REPORT_LIMIT_REFUSED => {
-                let why = "device or resource busy: it holds more memory than that; have it free some first";
-                progress.limits = Some((of, Err(why.into())));
+            Report::Paused { request } => self.step(progress, Input::Paused(request), news),
+            Report::Resumed { request } => {
+                self.step(progress, Input::Resumed { of: request, now }, news);
+                self.goes_on_as_started(progress);
             }
-            REPORT_OOM_KILL => progress.readers.tell_of_oom(ContainerId(of)),
-            REPORT_IDLE => self.step(progress, Input::Idle, news),
-            REPORT_IDLE_TIMEOUT
-                if progress.is_running()
-                    && !progress.machine.wants_rest()
-                    && self.can_hibernate.is_ok()
-                    && !self.execs.is_any_starting() =>
-            {
-                self.want_rest(progress, Cause::IdleTimeout);
+            Report::WakeEvent { by } => {
+                self.step(progress, Input::WakeEvent { what: request_of(by), now }, news)
             }
-            _ => {}
+            Report::Idle => self.step(progress, Input::Idle, news),
+            Report::IdleTimeout => self.has_been_idle(progress),
+            _ => self.take_container_news(progress, report),
         }
         self.settle(progress);
+        // Whoever asked has the answer.
+        progress.processes = None;
+        progress.usage = None;
+    }
+
+    /// A hibernation came out: the memory is stored, or it is not.
+    pub(crate) fn hibernated(&self, request: u64, is_stored: bool) {
+        // Not under the lock: the home may be reading pages.
+        let news = News { last: Some(self.hibernation.last()), woken: None };
+        let input = if is_stored { Input::Hibernated(request) } else { Input::NotHibernated(request) };
+        let progress = &mut *self.lock();
+        self.step(progress, input, news);
+        self.settle(progress);
+    }
+
+    /// Nothing has come for the sandbox for as long as it was told to wait.
+    fn has_been_idle(&self, progress: &mut Progress) {
+        let may_sleep = progress.is_running() && !progress.machine.wants_rest() && self.can_hibernate.is_ok();
+        if may_sleep && !self.execs.is_any_starting() {
+            self.want_rest(progress, Cause::IdleTimeout);
+        }
+    }
+
+    /// Takes what a container has become, or an answer about one.
+    fn take_container_news(&self, progress: &mut Progress, report: &Report<'_>) {
+        let text_of = |text| String::from_utf8_lossy(text).into_owned();
+        match *report {
+            Report::ContainerFailed { container, status, why } => {
+                self.could_not_run(progress, container, text_of(why), status);
+            }
+            Report::ContainerEnded { container, status } => self.container_ended(progress, container, status),
+            Report::ContainerPaused { container, request } => self.rested(progress, container, request),
+            Report::LimitAnswered { request, holds } => {
+                let why = "device or resource busy: it holds more memory than that; have it free some first";
+                progress.limits = Some((request, if holds { Ok(()) } else { Err(why.into()) }));
+            }
+            Report::OomKill { container } => progress.readers.tell_of_oom(container),
+            Report::Processes { container, lines } => progress.processes = Some((container, text_of(lines))),
+            Report::Usage { request, usage } => progress.usage = Some((request, usage)),
+            Report::NotTaken { request, why } => self.not_taken(progress, request, &text_of(why)),
+            Report::KeptAwake { kept } => progress.tell_what_keeps_awake(kept.as_ref()),
+            Report::WokenFor { who } => progress.tell_whom_it_woke_for(&who),
+            // The wake itself comes next.
+            Report::Timer { timer } => progress.timer = Some(TimerWake::from(&timer)),
+            // The relay's, and the sandbox's own.
+            Report::ExecStarted { .. } | Report::ExecFailed { .. } | Report::ExecEnded { .. } => {}
+            // The caller has taken them.
+            Report::ContainerReady { .. } | Report::ContainerRunning { .. } => {}
+            Report::Paused { .. } | Report::Resumed { .. } | Report::WakeEvent { .. } => {}
+            Report::Idle | Report::IdleTimeout => {}
+        }
     }
 
     /// Tells those who read events how packing comes out.
@@ -209,29 +250,8 @@ impl Supervisor {
         });
     }
 
-    /// The kernel has news of a container.
-    pub(crate) fn take_container_news(&self, of: u64, news: ContainerNews) {
-        let (of, progress) = (ContainerId(of), &mut *self.lock());
-        match news {
-            ContainerNews::Processes(list) => progress.processes = Some((of, list)),
-            ContainerNews::Failed { why, status } => self.could_not_run(progress, of, why, status),
-            ContainerNews::KeptAwake(text) => progress.tell_what_keeps_awake(&text),
-            ContainerNews::WokenFor(text) => progress.tell_whom_it_woke_for(&text),
-            // Whoever resumed it has its answer.
-            ContainerNews::WentOn(_) => {}
-            ContainerNews::Usage { request, text } => progress.usage = Some((request, text)),
-            ContainerNews::Rested(request) => self.rested(progress, of, request),
-            // The wake itself comes next.
-            ContainerNews::Timer(text) => progress.timer = Some(TimerWake::read(&text)),
-            ContainerNews::Ended(status) => self.container_ended(progress, of, status),
-        }
-        self.settle(progress);
-        progress.processes = None;
-        progress.usage = None;
-    }
-
     /// A container has got so far. It gets nowhere twice, and not back, whatever the kernel says: front ends run hooks.
-    fn reached(&self, progress: &mut Progress, id: ContainerId, stage: Stage, report: &Report) {
+    fn reached(&self, progress: &mut Progress, id: ContainerId, stage: Stage, report: &control::Report) {
         if let Some(container) = progress.containers.get_mut(id).filter(|container| container.stage < stage) {
             container.stage = stage;
             if id == ContainerId::FIRST {
@@ -255,15 +275,16 @@ impl Supervisor {
         let first = progress.containers.first();
         let began = first.leash.is_none() || matches!(first.stage, Stage::Running | Stage::Created);
         let (status, report) = match end {
-            Ok(status) if began => (status, Report::Exited { status }),
+            Ok(status) if began => (status, control::Report::Exited { status }),
             Ok(status) => {
                 let said = first.said.clone().unwrap_or_else(|| "the container ended before it began".into());
                 let code = Some(process::exit_code(status));
-                (status, Report::Failed { message: format!("{said}; correct process in config.json"), code })
+                (status, control::Report::Failed { message: progress.why_it_did_not_run(said), code })
             }
-            Err(message) => (125 << 8, Report::Failed { message, code: None }),
+            Err(message) => (125 << 8, control::Report::Failed { message, code: None }),
         };
-        let failure = if let Report::Failed { message, .. } = &report { Some(message.clone()) } else { None };
+        let failure =
+            if let control::Report::Failed { message, .. } = &report { Some(message.clone()) } else { None };
         if let (Some(message), true) = (&failure, progress.released) {
             // Its front end, which would say so, is gone.
             let _ = writeln!(std::io::stderr(), "dormouse: {message}");
@@ -273,7 +294,7 @@ impl Supervisor {
             first.said = failure.or(first.said.take());
         }
         progress.answer_waiters();
-        if let (Report::Failed { message, .. }, true) = (&report, progress.released) {
+        if let (control::Report::Failed { message, .. }, true) = (&report, progress.released) {
             // Nobody else would hear of it.
             stderr_log::write(0, message, "\n");
             let state = progress.sandbox_state();
@@ -291,5 +312,16 @@ impl Supervisor {
         }
         let _ = control::send(&self.channel, &report);
         process::exit_now(0)
+    }
+}
+
+/// The name of what woke the sandbox by itself.
+const fn request_of(by: WakeEvent) -> &'static str {
+    match by {
+        WakeEvent::Socket => "socket",
+        WakeEvent::Stream => "stdin",
+        WakeEvent::Exec => "exec",
+        WakeEvent::Container => "container",
+        WakeEvent::Timer => TIMER,
     }
 }

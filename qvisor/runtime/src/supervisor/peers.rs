@@ -6,8 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use abi::boot::EXEC_RECORDS_MAX;
-use vmm::exec_relay::{STREAMS_MAX, VIEWS_MAX};
+use vmm::exec_relay::STREAMS_MAX;
 use vmm::jail::PROOF_USER_INSIDE;
+use vmm::request::VIEWS_MAX;
 use vmm::{descriptor_passing, process};
 
 use super::containers::ContainerId;

@@ -3,8 +3,8 @@
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use abi::hostcall::{EVENT_CREATE, EVENT_PAUSE_CONTAINER};
-use vmm::exec_relay::Request;
 use vmm::process;
+use vmm::request::Request;
 
 use super::Supervisor;
 use super::accepting::Accepting;
@@ -46,9 +46,12 @@ impl Supervisor {
         if let Some(why) = why_not {
             return refuse(&peer, why);
         }
-        let (id, len) = self.execs.add_container(request);
-        progress.containers.add(ContainerId(id), Keeper { line: Lines::new(peer), listener });
-        self.come_in(progress, EVENT_CREATE, id, len);
+        let (id, len) = match self.coming.add(request) {
+            Ok(added) => added,
+            Err(why) => return refuse(&peer, why.into()),
+        };
+        progress.containers.add(id, Keeper { line: Lines::new(peer), listener });
+        self.come_in(progress, EVENT_CREATE, id.0, len);
         self.settle(progress);
     }
 
@@ -71,7 +74,7 @@ impl Supervisor {
         if is_over && let Some(container) = progress.containers.get_mut(id) {
             container.keeper = None;
             if container.stage != Stage::Stopped {
-                self.execs.drop_container(id.0);
+                self.coming.drop_request(id);
                 self.deliver(progress, id, libc::SIGKILL, ALL);
             }
             progress.containers.drop_if_over(id);
@@ -153,9 +156,10 @@ impl Supervisor {
 
     /// The program of a container does not run, or the container could not be made.
     pub(super) fn could_not_run(&self, progress: &mut Progress, id: ContainerId, why: String, status: i32) {
-        let Some(container) = progress.containers.get_mut(id).filter(|_| id != ContainerId::FIRST) else {
-            return;
-        };
+        if id == ContainerId::FIRST {
+            return progress.could_not_begin(why);
+        }
+        let Some(container) = progress.containers.get_mut(id) else { return };
         if container.stage != Stage::Stopped {
             let code = Some(process::exit_code(status));
             container

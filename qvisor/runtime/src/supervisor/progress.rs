@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use abi::report::{Kept, Party, UsageFigures};
+use vmm::checkpoint::ImageTaken;
 use vmm::hibernate::stats::Cycles;
 use vmm::hibernate::{Hibernated, Packed, TimerWake, Woken, micros};
 use vmm::leash::Leash;
 
+use super::checkpoint::Checkpoint;
 use super::containers::{ContainerId, Containers, Rest};
 use super::journal::{Readers, Transition, now_us};
 use super::stage::{Cause, Stage, TIMER};
@@ -56,6 +59,8 @@ pub(super) struct Progress {
     pub timer: Option<TimerWake>,
     /// Why the last hibernation failed, if it did.
     pub failure: Option<String>,
+    /// It began asleep, with a snapshot.
+    pub is_restored: bool,
     /// The front end may go.
     pub released: bool,
     pub ending: bool,
@@ -66,12 +71,19 @@ pub(super) struct Progress {
     /// The number of the last change of limits that was asked for.
     pub limits_asked: u32,
     /// The number of the change that was answered last, and how it came out.
-    pub limits: Option<(u64, Result<(), String>)>,
+    pub limits: Option<(u32, Result<(), String>)>,
     /// The list of a container's processes, for those who wait for it.
     pub processes: Option<(ContainerId, String)>,
     /// The usage of a container, for those who wait for the answer to the request with this number.
-    pub usage: Option<(u64, String)>,
+    pub usage: Option<(u64, Option<UsageFigures>)>,
     pub usage_asked: u64,
+    /// The checkpoint under way.
+    pub checkpoint: Option<Checkpoint>,
+    /// Checkpoints so far, and requests for the sandbox's memory.
+    pub checkpoints: u64,
+    pub images_asked: u64,
+    /// The outcome of the checkpoint with this number, for whoever waits for it.
+    pub image: Option<(u64, Result<ImageTaken, String>)>,
     /// The reasons why the sandbox is awake, and the last wake event.
     pub reasons: Reasons,
     /// Whom the wake is for that is under way.
@@ -89,6 +101,7 @@ impl Progress {
             cycles: Cycles::default(),
             timer: None,
             failure: None,
+            is_restored: false,
             released: false,
             ending: false,
             rest_asked: 0,
@@ -98,6 +111,10 @@ impl Progress {
             processes: None,
             usage: None,
             usage_asked: 0,
+            checkpoint: None,
+            checkpoints: 0,
+            images_asked: 0,
+            image: None,
             reasons: Reasons::default(),
             visitor: None,
             waiters: Vec::new(),
@@ -123,6 +140,7 @@ impl Progress {
         match container.stage {
             Stage::Creating => Status::Creating,
             Stage::Stopped => Status::Stopped,
+            Stage::Created if self.awaits_start() => Status::Created,
             _ if container.rest != Rest::No => Status::Paused,
             _ if self.machine.is_at_rest_by_order() => Status::Paused,
             Stage::Created => Status::Created,
@@ -186,8 +204,8 @@ impl Progress {
     }
 
     /// The kernel says what keeps it awake, if anything does. Those who read events hear of each kind once.
-    pub(super) fn tell_what_keeps_awake(&mut self, text: &str) {
-        let kept = KeptAwake::parse(text, now_us());
+    pub(super) fn tell_what_keeps_awake(&mut self, kept: Option<&Kept>) {
+        let kept = kept.map(|kept| KeptAwake::new(kept, now_us()));
         let kind = |kept: &Option<KeptAwake>| kept.as_ref().map(|kept| (kept.kind, kept.given_up));
         let is_news = kind(&kept) != kind(&self.reasons.kept_awake);
         let since_us = self.reasons.kept_awake.as_ref().map(|kept| kept.since_us).filter(|_| !is_news);
@@ -199,8 +217,8 @@ impl Progress {
     }
 
     /// The kernel says whom the wake is for that was the last, or is under way.
-    pub(super) fn tell_whom_it_woke_for(&mut self, text: &str) {
-        let who = Who::parse(text);
+    pub(super) fn tell_whom_it_woke_for(&mut self, who: &Party) {
+        let who = Who::from(who);
         self.readers.tell_why("woken-for", &who);
         match &mut self.reasons.woken_by {
             Some(woken) if !self.machine.is_at_rest() && woken.who == Who::default() => woken.who = who,
@@ -228,7 +246,8 @@ impl Progress {
             .hibernation()
             .into_iter()
             .flat_map(|hibernation| hibernation.strict_at.into_iter().chain([hibernation.deadline]));
-        hibernation.chain(self.waiters.iter().map(|waiter| waiter.deadline)).min()
+        let checkpoint = self.checkpoint.as_ref().map(|checkpoint| checkpoint.deadline);
+        hibernation.chain(checkpoint).chain(self.waiters.iter().map(|waiter| waiter.deadline)).min()
     }
 }
 

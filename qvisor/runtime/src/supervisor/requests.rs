@@ -22,7 +22,9 @@
 
 use std::time::Instant;
 
-use abi::hostcall::{EVENT_FLAG_HELD, EVENT_FLAG_IDLE, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_WAKE, Event};
+use abi::hostcall::{
+    EVENT_FLAG_HELD, EVENT_FLAG_IDLE, EVENT_FLAG_STAYS, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_WAKE, Event,
+};
 use vmm::process::ChildEvent;
 
 use super::Supervisor;
@@ -50,16 +52,23 @@ impl Supervisor {
         // The last request counts, in whatever order they get there.
         let ask = |kind, flags, request: u64| self.events.post(event(kind, flags, request.cast_signed()));
         let held = |is_held| if is_held { EVENT_FLAG_HELD } else { 0 };
+        let for_image = |stays| if stays { EVENT_FLAG_STAYS } else { 0 };
         match action {
             Action::Pause { request, is_held } => ask(EVENT_PAUSE, held(is_held), request),
             Action::Hibernate { request, is_held } => {
                 let idle = progress.machine.rest_cause() == Cause::IdleTimeout;
-                let flags = 1 | held(is_held) | if idle { EVENT_FLAG_IDLE } else { 0 };
+                // For a checkpoint nothing that comes may wake it.
+                let stays = progress.is_held_for_checkpoint();
+                let flags =
+                    1 | held(stays || is_held) | for_image(stays) | if idle { EVENT_FLAG_IDLE } else { 0 };
                 ask(EVENT_HIBERNATE, flags, request);
                 progress.failure = None;
                 self.nudge();
             }
-            Action::Hasten { request, is_held } => ask(EVENT_HIBERNATE, held(is_held), request),
+            Action::Hasten { request, is_held } => {
+                let stays = progress.is_held_for_checkpoint();
+                ask(EVENT_HIBERNATE, held(stays || is_held) | for_image(stays), request);
+            }
             Action::Wake { request, serves } => ask(EVENT_WAKE, serves.into(), request),
             Action::Hibernated { from, since } => progress.tell_of_sleep(from, since, news.slept()),
             Action::HibernatedAlready => progress.hibernation_came_to(&Figures::Hibernated(news.slept())),
@@ -81,17 +90,20 @@ impl Supervisor {
 
     /// It is to be hibernated; where that cannot be, to pause.
     pub(super) fn want_rest(&self, progress: &mut Progress, cause: Cause) {
+        progress.rests_after_checkpoint();
         let hibernates = progress.is_running() && self.can_hibernate.is_ok();
         self.step(progress, Input::WantRest { cause, hibernates, now: Instant::now() }, News::default());
     }
 
     /// It is to go on.
     pub(super) fn want_running(&self, progress: &mut Progress, cause: Cause) {
+        progress.overtakes_checkpoint(cause);
         self.step(progress, Input::WantRunning { cause, now: Instant::now() }, News::default());
     }
 
     /// Makes the leash show what is wanted, and tells those whose wait is over.
     pub(super) fn settle(&self, progress: &mut Progress) {
+        self.go_on_with_checkpoint(progress);
         self.settle_leash(progress);
         progress.answer_waiters();
         self.changed.notify_all();

@@ -10,11 +10,12 @@ use abi::hostcall::{
     Event,
 };
 use abi::limits::REQUESTS;
-use vmm::exec_relay::{ExecPeer, ExecReport, Request};
+use vmm::exec_relay::{ExecPeer, ExecReport};
 use vmm::hibernate::{ExecProbe, Reap};
 use vmm::leash;
 use vmm::limits::ContainerLimits;
 use vmm::process::{self, ChildEvent};
+use vmm::request::Request;
 
 use super::Supervisor;
 use super::accepting::Accepting;
@@ -60,8 +61,11 @@ impl Supervisor {
         pulses.inspect(|pulses| pulses.begin(pulses.control()));
         loop {
             let listening = accepting.polled(listener.as_raw_fd());
-            let mut fds = vec![channel, listening, leash, self.nudge.0.as_raw_fd()];
-            let keepers = self.lock().containers.keepers();
+            let (keepers, image) = {
+                let progress = self.lock();
+                (progress.containers.keepers(), progress.keeper_of_image().map_or(-1, AsRawFd::as_raw_fd))
+            };
+            let mut fds = vec![channel, listening, leash, self.nudge.0.as_raw_fd(), image];
             fds.extend(keepers.iter().flat_map(|(_, fds)| accepting.polled_of_keeper(*fds)));
             fds.extend(peers.descriptors());
             fds.extend(self.execs.descriptors());
@@ -90,7 +94,10 @@ impl Supervisor {
             {
                 peers.add(peer, ContainerId::FIRST);
             }
-            for (at, (id, _)) in (4..).step_by(2).zip(&keepers) {
+            if ready.contains(&4) {
+                self.hear_keeper_of_image();
+            }
+            for (at, (id, _)) in (5..).step_by(2).zip(&keepers) {
                 if ready.contains(&at)
                     && let Some(peer) = self.accept_for(*id, &mut accepting)
                 {
@@ -128,6 +135,9 @@ impl Supervisor {
                 self.exec(peer, of, attached, Terms { paused, hook, probe });
             }
             Order::Create { .. } => self.create(peer, of, attached),
+            Order::Checkpoint { leave_running } => {
+                self.checkpoint(peer, of, attached.descriptors, leave_running);
+            }
             order => self.obey_peer(peer, of, order),
         }
     }
@@ -247,7 +257,7 @@ impl Supervisor {
             Ok(()) => {
                 // The number of a request is known once it has been made.
                 let what = match what {
-                    For::Limits(_) => For::Limits(progress.limits_asked.into()),
+                    For::Limits(_) => For::Limits(progress.limits_asked),
                     For::Usage(_) => For::Usage(progress.usage_asked),
                     what => what,
                 };
@@ -264,7 +274,7 @@ impl Supervisor {
         let Attached { body, descriptors } = attached;
         let request = match Request::for_process(body, descriptors) {
             Ok(request) if of == ContainerId::FIRST => request,
-            Ok(request) => request.within(of.0),
+            Ok(request) => request.within(of),
             Err(why) => return refuse(&peer, why),
         };
         let progress = &mut *self.lock();
@@ -340,7 +350,8 @@ impl Supervisor {
     fn why(&self) -> Answer {
         let progress = self.lock();
         let mut reasons = progress.reasons.clone();
-        reasons.sandbox_state = progress.is_running().then(|| progress.sandbox_state());
+        let has_state = progress.is_running() || progress.awaits_start();
+        reasons.sandbox_state = has_state.then(|| progress.sandbox_state());
         Answer { reasons: Some(Box::new(reasons)), ..Answer::default() }
     }
 
@@ -362,7 +373,7 @@ impl Supervisor {
             state
         };
         Answer {
-            sandbox_state: progress.is_running().then_some(state),
+            sandbox_state: (progress.is_running() || progress.awaits_start()).then_some(state),
             hibernate_error: progress.failure.clone(),
             ..progress.answer(of, outcome)
         }
@@ -404,7 +415,7 @@ impl Supervisor {
     }
 
     fn start(&self, progress: &mut Progress, of: ContainerId) -> Result<(), String> {
-        let is_ending = progress.ending;
+        let (is_ending, is_asleep) = (progress.ending, of == ContainerId::FIRST && progress.awaits_start());
         let container = progress.containers.get_mut(of);
         // A sandbox of `dormouse do` starts by itself.
         let container = container.filter(|container| container.leash.is_some() || container.keeper.is_some());
@@ -413,7 +424,11 @@ impl Supervisor {
             return Err("it has been started before".into());
         }
         container.stage = Stage::Starting;
-        self.post(of, EVENT_START, 0, 0);
+        if is_asleep {
+            self.start_restored(progress);
+        } else {
+            self.post(of, EVENT_START, 0, 0);
+        }
         Ok(())
     }
 
@@ -446,7 +461,7 @@ impl Supervisor {
         progress.limits_asked = request;
         // Without a limit of memory there is nothing that the kernel could refuse.
         if limits.memory_max.is_none() {
-            progress.limits = Some((request.into(), Ok(())));
+            progress.limits = Some((request, Ok(())));
         }
         limits.events(of.0, request).for_each(|event| self.events.post(event));
     }
@@ -463,7 +478,9 @@ impl Supervisor {
     }
 
     fn resume(&self, progress: &mut Progress) -> Result<(), String> {
-        if !progress.machine.is_held() && progress.status(ContainerId::FIRST) != Status::Paused {
+        if progress.awaits_start()
+            || !progress.machine.is_held() && progress.status(ContainerId::FIRST) != Status::Paused
+        {
             return Err(words::NOT_PAUSED.into());
         }
         self.want_running(progress, Cause::Resume);
@@ -479,11 +496,17 @@ impl Supervisor {
         if progress.machine.is_hibernated() && !progress.machine.is_waking() {
             return Err("it is hibernated already".into());
         }
+        if progress.is_captured() {
+            return Err("its snapshot is still being written; try again then".into());
+        }
         self.want_rest(progress, Cause::Order);
         Ok(())
     }
 
-    fn wake(&self, progress: &mut Progress, reap: Option<Reap>) -> Result<(), String> {
+    pub(super) fn wake(&self, progress: &mut Progress, reap: Option<Reap>) -> Result<(), String> {
+        if progress.awaits_start() {
+            return Err("its first process does not run yet; start it first".into());
+        }
         if !progress.machine.is_hibernated() && progress.machine.hibernation().is_none() {
             return Err("it is not hibernated".into());
         }

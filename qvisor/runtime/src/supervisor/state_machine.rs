@@ -176,6 +176,19 @@ impl Default for StateMachine {
 }
 
 impl StateMachine {
+    /// Of a sandbox whose memory was in its home before its VMM began. It stays so, as if it were paused, until somebody orders that
+    /// it goes on.
+    #[must_use]
+    pub fn asleep() -> Self {
+        Self {
+            kernel_state: KernelState::Hibernated,
+            course: Course::AtRest,
+            rest_cause: Cause::Pause,
+            is_held: true,
+            ..Self::default()
+        }
+    }
+
     pub fn kernel_state(&self) -> KernelState {
         self.kernel_state
     }

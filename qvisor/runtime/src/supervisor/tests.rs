@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use abi::hostcall::{
     EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_FLAG_HELD, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE,
-    Event, REPORT_HIBERNATED, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
-    REPORT_NOT_HIBERNATED, REPORT_OOM_KILL, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING,
-    REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET,
+    Event,
 };
 use abi::limits::split_event_flags;
+use abi::report::{Report, WakeEvent};
 use testdir::TempDir;
 use vmm::boot::BootSpec;
 use vmm::exec_relay::ExecReport;
@@ -29,35 +28,35 @@ use super::state_machine::{IDLE_PATIENCE, Input};
 use crate::control::{Answer, Order};
 use crate::status::{SandboxState, Status};
 
-struct World {
-    supervisor: Supervisor,
-    events: Arc<EventQueue>,
+pub(super) struct World {
+    pub supervisor: Supervisor,
+    pub events: Arc<EventQueue>,
     front: UnixStream,
     _dir: TempDir,
 }
 
 /// Of an order that takes time.
-struct Asked(BufReader<UnixStream>);
+pub(super) struct Asked(BufReader<UnixStream>);
 
 impl Asked {
-    fn answer(&mut self) -> Answer {
+    pub(super) fn answer(&mut self) -> Answer {
         let mut line = String::new();
         self.0.get_ref().set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         self.0.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap()
     }
 
-    fn error(&mut self) -> String {
+    pub(super) fn error(&mut self) -> String {
         self.answer().error.unwrap()
     }
 
-    fn is_waiting(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         vmm::process::receive_now(self.0.get_ref(), &mut [0]).is_none()
     }
 }
 
 impl World {
-    fn new(can_hibernate: bool) -> Self {
+    pub(super) fn new(can_hibernate: bool) -> Self {
         Self::with(can_hibernate, false)
     }
 
@@ -65,7 +64,7 @@ impl World {
         let dir = TempDir::new();
         let plan = SwapPlan { dir: Some(dir.path().to_owned()), ..SwapPlan::default() };
         let hibernation = if can_hibernate {
-            Hibernation::open(&HostPaths::of_new_process(), &plan).unwrap()
+            Hibernation::open(&HostPaths::of_new_process(), plan).unwrap()
         } else {
             Hibernation::none()
         };
@@ -74,18 +73,22 @@ impl World {
         let supervisor =
             Supervisor::new(Arc::new(channel), None, Arc::clone(&events), hibernation, pause_hibernates)
                 .unwrap();
-        supervisor.report(REPORT_RUNNING, 0);
+        supervisor.report(&Report::ContainerRunning { container: ContainerId::FIRST });
         Self { supervisor, events, front, _dir: dir }
     }
 
-    fn ask(&self, order: Order) -> Asked {
+    pub(super) fn ask(&self, order: Order) -> Asked {
+        self.ask_with(|supervisor, peer| supervisor.obey_peer(peer, ContainerId::FIRST, order))
+    }
+
+    pub(super) fn ask_with(&self, ask: impl FnOnce(&Supervisor, UnixStream)) -> Asked {
         let (theirs, ours) = UnixStream::pair().unwrap();
-        self.supervisor.obey_peer(theirs, ContainerId::FIRST, order);
+        ask(&self.supervisor, theirs);
         Asked(BufReader::new(ours))
     }
 
     /// Somebody wants a process in it.
-    fn exec(&self, paused: bool) -> Asked {
+    pub(super) fn exec(&self, paused: bool) -> Asked {
         self.enter(Terms { paused, ..Terms::default() })
     }
 
@@ -115,7 +118,7 @@ impl World {
     }
 
     /// The kernel takes what it is told: kind, flags and number of the only event.
-    fn told(&self) -> (u32, u32, u64) {
+    pub(super) fn told(&self) -> (u32, u32, u64) {
         let events = self.events.take(16);
         let [Event { kind, flags, value, .. }] = events[..] else { panic!("{events:?}") };
         (kind, flags, value.cast_unsigned())
@@ -134,9 +137,9 @@ impl World {
     }
 
     /// Hibernates it by this request.
-    fn falls_asleep(&self, request: u64) {
-        self.supervisor.report(REPORT_PAUSED, request);
-        self.supervisor.report(REPORT_HIBERNATED, request);
+    pub(super) fn falls_asleep(&self, request: u64) {
+        self.supervisor.report(&Report::Paused { request });
+        self.supervisor.hibernated(request, true);
         assert_eq!(self.state(), (Some(Status::Running), Some(SandboxState::Hibernated)));
     }
 }
@@ -158,7 +161,7 @@ fn those_who_wait_are_answered_when_it_is_done() {
     let (kind, _, request) = world.told();
     assert_eq!(kind, EVENT_WAKE);
     assert!(up.is_waiting());
-    world.supervisor.report(REPORT_RESUMED, request);
+    world.supervisor.report(&Report::Resumed { request });
     assert!(up.answer().figures.is_some());
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::WokenUp)));
     assert_eq!(world.ask(WAKE).error(), "it is not hibernated");
@@ -175,10 +178,10 @@ fn the_last_order_counts_and_late_reports_do_not() {
     assert!(second > first && up.is_waiting());
     // The kernel was quicker, or reports in another order than it did it.
     world.falls_asleep(first);
-    world.supervisor.report(REPORT_RESUMED, second);
+    world.supervisor.report(&Report::Resumed { request: second });
     assert!(up.answer().error.is_none());
-    world.supervisor.report(REPORT_HIBERNATED, first);
-    world.supervisor.report(REPORT_NOT_HIBERNATED, first);
+    world.supervisor.hibernated(first, true);
+    world.supervisor.hibernated(first, false);
     assert_eq!(world.state().1, Some(SandboxState::WokenUp));
     // And the other way round.
     let mut down = world.ask(Order::Hibernate);
@@ -190,7 +193,7 @@ fn the_last_order_counts_and_late_reports_do_not() {
     assert_eq!(up.error(), "a later request to hibernate it came in between");
     let (kind, _, again) = world.told();
     assert_eq!(kind, EVENT_HIBERNATE);
-    world.supervisor.report(REPORT_RESUMED, wake);
+    world.supervisor.report(&Report::Resumed { request: wake });
     world.falls_asleep(again);
 }
 
@@ -209,8 +212,8 @@ fn one_that_is_never_idle_is_stopped_where_it_is() {
     assert_eq!((kind, flags), (EVENT_HIBERNATE, 0));
     assert_eq!(second, first, "it is the same hibernation");
     assert!(down.is_waiting());
-    world.supervisor.report(REPORT_PAUSED, second);
-    world.supervisor.report(REPORT_NOT_HIBERNATED, second);
+    world.supervisor.report(&Report::Paused { request: second });
+    world.supervisor.hibernated(second, false);
     assert_eq!(down.error(), "it was never asked to");
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
     let answer = world.ask(Order::State).answer();
@@ -222,15 +225,15 @@ fn one_that_is_on_its_way_down_is_not_hastened() {
     let world = World::new(true);
     let mut down = world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(&Report::Paused { request });
     std::thread::sleep(Duration::from_millis(220));
     world.supervisor.tick();
     assert!(world.events.is_empty());
-    world.supervisor.report(REPORT_HIBERNATED, request);
+    world.supervisor.hibernated(request, true);
     assert!(down.answer().error.is_none());
     // What comes wakes it, by no request of ours.
-    world.supervisor.report(REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET);
-    world.supervisor.report(REPORT_RESUMED, request);
+    world.supervisor.report(&Report::WakeEvent { by: WakeEvent::Socket });
+    world.supervisor.report(&Report::Resumed { request });
     assert!(world.events.is_empty());
     assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
 }
@@ -238,15 +241,15 @@ fn one_that_is_on_its_way_down_is_not_hastened() {
 #[test]
 fn signals_wake_it_and_it_hibernates_by_itself() {
     let world = World::new(true);
-    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(&Report::IdleTimeout);
     world.falls_asleep(world.told().2);
-    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(&Report::IdleTimeout);
     assert!(world.events.is_empty());
     world.signal(libc::SIGTERM);
     let events = world.events.take(16);
     let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
     assert_eq!(kinds, [(EVENT_SIGNAL, 0), (EVENT_WAKE, 1)]);
-    world.supervisor.report(REPORT_RESUMED, events[1].value.cast_unsigned());
+    world.supervisor.report(&Report::Resumed { request: events[1].value.cast_unsigned() });
     assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
 }
 
@@ -254,15 +257,15 @@ fn signals_wake_it_and_it_hibernates_by_itself() {
 fn one_without_swap_files_is_paused() {
     let world = World::new(false);
     assert_eq!(world.ask(Order::Hibernate).error(), "it has no swap files");
-    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(&Report::IdleTimeout);
     assert!(world.events.is_empty());
     world.signal(libc::SIGSTOP);
     let (kind, _, request) = world.told();
     assert_eq!(kind, EVENT_PAUSE);
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(&Report::Paused { request });
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Warm)));
     world.signal(libc::SIGCONT);
-    world.supervisor.report(REPORT_RESUMED, world.told().2);
+    world.supervisor.report(&Report::Resumed { request: world.told().2 });
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
 }
 
@@ -273,21 +276,21 @@ fn a_process_that_comes_in_wakes_it_and_keeps_it_awake_until_it_has_begun() {
     let first = world.events.take(16);
     assert_eq!((first.len(), first[0].kind, first[0].flags), (1, EVENT_EXEC, 0));
     assert!(waiting.is_waiting());
-    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(&Report::IdleTimeout);
     assert!(world.events.is_empty(), "it is in use");
     assert!(world.supervisor.execs().started(first[0].token, 7).is_empty());
-    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(&Report::IdleTimeout);
     world.falls_asleep(world.told().2);
     let next = world.exec(false);
     let events = world.events.take(16);
     let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
     assert_eq!(kinds, [(EVENT_EXEC, 0), (EVENT_WAKE, 1)]);
     assert_ne!(events[0].token, first[0].token);
-    world.supervisor.report(REPORT_RESUMED, events[1].value.cast_unsigned());
+    world.supervisor.report(&Report::Resumed { request: events[1].value.cast_unsigned() });
     assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
     // The end of a connection is a signal for its process, which has to run to see it.
     world.supervisor.execs().started(events[0].token, 8);
-    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(&Report::IdleTimeout);
     world.falls_asleep(world.told().2);
     drop(next);
     world.supervisor.pass_on_to_execs();
@@ -311,10 +314,10 @@ fn a_probe_is_answered_for_one_that_is_asleep_and_nobody_else() {
     world.events.take(16);
     world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(&Report::Paused { request });
     assert!(!world.is_answered(probe), "it is about to sleep");
     let wake = world.events.take(16).pop().unwrap();
-    world.supervisor.report(REPORT_RESUMED, wake.value.cast_unsigned());
+    world.supervisor.report(&Report::Resumed { request: wake.value.cast_unsigned() });
     world.ask(Order::Hibernate);
     world.falls_asleep(world.told().2);
     assert!(world.is_answered(probe) && world.is_answered(probe));
@@ -334,8 +337,8 @@ fn a_probe_of_a_paused_one_is_refused_or_waits() {
     world.supervisor = world.supervisor.with_exec_probe(ExecProbe::AsleepIsAlive);
     let paused = world.ask(Order::Pause);
     let request = world.told().2;
-    world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_HIBERNATED, request);
+    world.supervisor.report(&Report::Paused { request });
+    world.supervisor.hibernated(request, true);
     drop(paused);
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
     let probe = Terms { probe: true, ..Terms::default() };
@@ -348,7 +351,7 @@ fn a_probe_of_a_paused_one_is_refused_or_waits() {
 fn nothing_comes_into_a_paused_one_unless_that_is_known() {
     let world = World::new(false);
     world.signal(libc::SIGSTOP);
-    world.supervisor.report(REPORT_PAUSED, world.told().2);
+    world.supervisor.report(&Report::Paused { request: world.told().2 });
     assert!(world.exec(false).error().contains("paused container"));
     assert!(world.events.is_empty());
     assert!(world.exec(true).is_waiting());
@@ -362,7 +365,7 @@ fn whoever_calls_a_hibernation_off_leaves_no_pause() {
     let world = World::new(true);
     let _down = world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(&Report::Paused { request });
     let first = world.exec(false);
     assert!(first.is_waiting());
     assert_eq!(world.state().0, Some(Status::Running));
@@ -379,17 +382,17 @@ fn a_late_report_of_a_standstill_is_no_pause() {
     let world = World::new(true);
     let _down = world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.supervisor.report(REPORT_NOT_HIBERNATED, request);
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.hibernated(request, false);
+    world.supervisor.report(&Report::Paused { request });
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
     assert!(world.exec(false).is_waiting());
     world.events.take(16);
     let _again = world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.supervisor.report(REPORT_HIBERNATED, request);
-    world.supervisor.report(REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET);
-    world.supervisor.report(REPORT_RESUMED, request);
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.hibernated(request, true);
+    world.supervisor.report(&Report::WakeEvent { by: WakeEvent::Socket });
+    world.supervisor.report(&Report::Resumed { request });
+    world.supervisor.report(&Report::Paused { request });
     assert_eq!(world.state().0, Some(Status::Running));
     assert!(world.exec(false).is_waiting());
 }
@@ -405,8 +408,8 @@ fn an_order_that_overtakes_a_wake_is_answered() {
     // The kernel is told of the hibernation before it has seen the wake, and has nothing to do.
     let mut again = world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_HIBERNATED, request);
+    world.supervisor.report(&Report::Paused { request });
+    world.supervisor.hibernated(request, true);
     assert!(again.answer().figures.is_some());
     assert!(up.is_waiting());
 }
@@ -415,9 +418,9 @@ fn an_order_that_overtakes_a_wake_is_answered() {
 fn what_the_kernel_says_again_or_too_late_is_not_passed_on() {
     let world = World::new(true);
     for _ in 0..1000 {
-        world.supervisor.report(REPORT_READY, 0);
-        world.supervisor.report(REPORT_RUNNING, 0);
-        world.supervisor.report(REPORT_RUNNING, 1);
+        world.supervisor.report(&Report::ContainerReady { container: ContainerId::FIRST });
+        world.supervisor.report(&Report::ContainerRunning { container: ContainerId::FIRST });
+        world.supervisor.report(&Report::ContainerRunning { container: ContainerId(1) });
     }
     let state = world.ask(Order::State).answer();
     assert_eq!(state.status, Some(Status::Running));
@@ -434,7 +437,7 @@ fn what_is_paused_by_order_is_resumed_by_order_alone() {
     let (kind, flags, request) = world.told();
     assert_eq!((kind, flags), (EVENT_PAUSE, EVENT_FLAG_HELD));
     assert!(paused.is_waiting());
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(&Report::Paused { request });
     assert_eq!(paused.answer().error, None);
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Warm)));
     assert!(world.ask(Order::Pause).error().contains("container not running"));
@@ -449,7 +452,7 @@ fn what_is_paused_by_order_is_resumed_by_order_alone() {
     let mut resumed = world.ask(Order::Resume);
     let (kind, _, request) = world.told();
     assert_eq!(kind, EVENT_WAKE);
-    world.supervisor.report(REPORT_RESUMED, request);
+    world.supervisor.report(&Report::Resumed { request });
     assert_eq!(resumed.answer().error, None);
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
     assert_eq!(world.ask(Order::Resume).error(), "container not paused");
@@ -461,23 +464,23 @@ fn a_pause_may_hibernate_and_one_that_fails_stays_paused() {
     let mut paused = world.ask(Order::Pause);
     let (kind, flags, request) = world.told();
     assert_eq!((kind, flags), (EVENT_HIBERNATE, 1 | EVENT_FLAG_HELD));
-    world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_HIBERNATED, request);
+    world.supervisor.report(&Report::Paused { request });
+    world.supervisor.hibernated(request, true);
     assert_eq!(paused.answer().error, None);
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
     world.signal(libc::SIGTERM);
     assert_eq!(world.told().0, EVENT_SIGNAL);
     let mut resumed = world.ask(WAKE);
-    world.supervisor.report(REPORT_RESUMED, world.told().2);
+    world.supervisor.report(&Report::Resumed { request: world.told().2 });
     assert_eq!(resumed.answer().error, None);
     let mut paused = world.ask(Order::Pause);
     let request = world.told().2;
-    world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_NOT_HIBERNATED, request);
+    world.supervisor.report(&Report::Paused { request });
+    world.supervisor.hibernated(request, false);
     let (kind, flags, request) = world.told();
     assert_eq!((kind, flags), (EVENT_PAUSE, EVENT_FLAG_HELD));
     assert!(paused.is_waiting());
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(&Report::Paused { request });
     assert_eq!(paused.answer().error, None);
     assert_eq!(world.state().0, Some(Status::Paused));
 }
@@ -487,22 +490,22 @@ fn who_has_one_hibernated_that_is_held_hears_that_it_could_not() {
     let world = World::new(true);
     let mut paused = world.ask(Order::Pause);
     let (_, _, request) = world.told();
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(&Report::Paused { request });
     assert_eq!(paused.answer().error, None);
     let mut down = world.ask(Order::Hibernate);
     let (kind, _, request) = world.told();
     assert_eq!(kind, EVENT_HIBERNATE);
-    world.supervisor.report(REPORT_NOT_HIBERNATED, request);
+    world.supervisor.hibernated(request, false);
     let (kind, flags, request) = world.told();
     assert_eq!((kind, flags), (EVENT_PAUSE, EVENT_FLAG_HELD));
-    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(&Report::Paused { request });
     assert_eq!(down.error(), "it was never asked to");
     assert_eq!(world.state().0, Some(Status::Paused));
     let mut down = world.ask(Order::Hibernate);
     let (_, _, request) = world.told();
     assert!(down.is_waiting(), "what failed before is no answer");
-    world.supervisor.report(REPORT_PAUSED, request);
-    world.supervisor.report(REPORT_HIBERNATED, request);
+    world.supervisor.report(&Report::Paused { request });
+    world.supervisor.hibernated(request, true);
     assert!(down.answer().figures.is_some());
 }
 
@@ -514,7 +517,7 @@ fn one_that_is_hibernated_is_held_where_it_is() {
     let mut paused = world.ask(Order::Pause);
     let (kind, flags, request) = world.told();
     assert_eq!((kind, flags), (EVENT_HIBERNATE, 1 | EVENT_FLAG_HELD));
-    world.supervisor.report(REPORT_HIBERNATED, request);
+    world.supervisor.hibernated(request, true);
     assert_eq!(paused.answer().error, None);
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
 }
@@ -525,16 +528,16 @@ fn an_answer_about_limits_is_for_the_request_it_names() {
     let ask = |bytes| {
         let limits = ContainerLimits { memory_max: Some(bytes), ..ContainerLimits::default() };
         let asked = world.ask(Order::Update { limits });
-        (asked, u64::from(split_event_flags(world.told().1).1))
+        (asked, split_event_flags(world.told().1).1)
     };
     let ((mut first, one), (mut second, two)) = (ask(1 << 20), ask(2 << 20));
     assert_ne!(one, two);
-    world.supervisor.report(REPORT_LIMIT_HOLDS, two + 1);
+    world.supervisor.report(&Report::LimitAnswered { request: two + 1, holds: true });
     assert!(first.is_waiting() && second.is_waiting(), "nobody has asked for that");
-    world.supervisor.report(REPORT_LIMIT_REFUSED, one);
+    world.supervisor.report(&Report::LimitAnswered { request: one, holds: false });
     assert!(first.error().contains("busy"));
     assert!(second.is_waiting(), "it came late, and was the first one's");
-    world.supervisor.report(REPORT_LIMIT_HOLDS, two);
+    world.supervisor.report(&Report::LimitAnswered { request: two, holds: true });
     assert_eq!(second.answer().error, None);
     // What the kernel cannot refuse it does not answer.
     let limits = ContainerLimits { tasks_max: Some(5), ..ContainerLimits::default() };
@@ -554,7 +557,7 @@ fn a_process_that_is_killed_for_its_memory_is_an_event() {
     };
     assert_eq!(next(&mut events)["to"], "warm");
     assert!(kills.is_waiting(), "that is none");
-    world.supervisor.report(REPORT_OOM_KILL, 0);
+    world.supervisor.report(&Report::OomKill { container: ContainerId::FIRST });
     for reader in [&mut events, &mut kills] {
         let told = next(reader);
         assert_eq!((&told["type"], told.get("to")), (&"oom".into(), None));

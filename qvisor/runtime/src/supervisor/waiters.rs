@@ -23,8 +23,10 @@ pub(super) enum For {
     Processes,
     /// The figures of a container's use: the answer to the request with this number.
     Usage(u64),
+    /// The checkpoint with this number.
+    Checkpoint(u64),
     /// The kernel holds to a limit of memory, or does not: the answer to the request with this number.
-    Limits(u64),
+    Limits(u32),
 }
 
 /// See the module.
@@ -51,7 +53,8 @@ impl Waiter {
     /// Whether a later request for the opposite has made the wait vain.
     pub(super) fn is_overtaken(&self, wants_rest: bool) -> bool {
         match &self.what {
-            For::Start | For::Limits(_) | For::Pause | For::Processes | For::Usage(_) => false,
+            For::Start | For::Limits(_) | For::Pause | For::Processes => false,
+            For::Usage(_) | For::Checkpoint(_) => false,
             For::Hibernation(came_to) => !wants_rest && came_to.is_none(),
             For::Wake => wants_rest,
         }
@@ -66,7 +69,8 @@ impl Waiter {
         match self.what {
             For::Start => "it does not start",
             For::Hibernation(_) | For::Pause => "it did not come to rest",
-            For::Wake | For::Limits(_) | For::Processes | For::Usage(_) => "it does not answer",
+            For::Wake | For::Limits(_) | For::Processes => "it does not answer",
+            For::Usage(_) | For::Checkpoint(_) => "it does not answer",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use vmm::checkpoint::BadImage;
 use vmm::errno::Errno;
 use vmm::hibernate::HomeError;
 use vmm::jail::JailError;
@@ -50,6 +51,10 @@ pub enum VmmError {
     Hook(#[from] HookError),
     #[error(transparent)]
     Home(#[from] HomeError),
+    #[error("cannot use its snapshot: {0}")]
+    Image(#[from] BadImage),
+    #[error("cannot keep the memory of its snapshot: {0}; pass a writable --swap-dir")]
+    NoHome(String),
 }
 
 /// An error with its causes.

@@ -6,39 +6,39 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, MOUNT_VOLUME, STREAM_TTY};
-use abi::hostcall::NO_HANDLE;
+use abi::mount::{FileSystem, Handles, HostKind, Kind};
 use vmm::boot::{BootSpec, Mount, Stream};
 use vmm::broker;
 use vmm::directory::Directory;
 use vmm::errno::Errno;
-use vmm::exec_relay::VIEWS_MAX;
 use vmm::host_paths::HostPaths;
 use vmm::hostcall::host_io::HostIo;
 use vmm::ids::IdMaps;
 use vmm::jail::landlock::Use;
 use vmm::jail::{self, IdMap, Propagation, UserNamespace, Users};
-use vmm::mounts::{self, MountBelow, MountError, View, Volume};
+use vmm::mounts::{self, MountBelow, MountError, OpenMount, OpenTree, Volume};
 use vmm::process;
+use vmm::request::VIEWS_MAX;
 use vmm::sys;
 
 use super::error::VmmError;
 use super::plan::{Plan, Tree};
-use crate::oci::{Accounts, ContainerSpec, MountPlan, Source};
+use crate::oci::{Accounts, ContainerSpec, HostSource, MountPlan};
 use crate::preserved::{self, Preserved, PreservedFd};
 use crate::stderr_log::{self, LOG_DEBUG};
 
 /// Directories that the kernel mounts its own file systems on.
-const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
-    ("proc", "/proc"),
-    ("sysfs", "/sys"),
-    ("devtmpfs", "/dev"),
-    ("devpts", "/dev/pts"),
-    ("tmpfs", "/dev/shm"),
-    ("mqueue", "/dev/mqueue"),
+const VIRTUAL_MOUNTS: &[(FileSystem, &str)] = &[
+    (FileSystem::Proc, "/proc"),
+    (FileSystem::Sysfs, "/sys"),
+    (FileSystem::Devices, "/dev"),
+    (FileSystem::Terminals, "/dev/pts"),
+    (FileSystem::Tmpfs, "/dev/shm"),
+    (FileSystem::Queues, "/dev/mqueue"),
 ];
 
 /// Where programs look for their control group. The directory is sysfs's.
-const CGROUP_MOUNT: &[u8] = b"/sys/fs/cgroup";
+const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// Descriptors and mounts that the VMM needs beside the boot records.
 pub(super) struct Opened {
@@ -67,21 +67,19 @@ pub(super) fn open(
             open_mapped(plan, users, |users| bundle_tree(host, &bundle.container, users))?
         }
     };
-    if let (Tree::Bundle(_), Some(Piece::Host(root, ..))) = (&plan.tree, tree.first()) {
+    if let (Tree::Bundle(_), Some(root)) = (&plan.tree, tree.first().and_then(OpenMount::files)) {
         add_home(boot, &Accounts::read(&root.fd));
     }
     let following = following(plan, &tree)?;
-    let is_named = |view: &View| match &plan.tree {
+    let is_named = |path: &Path| match &plan.tree {
         Tree::CopyOnWrite { .. } => true,
         // A mount below a volume is none that was asked for by name.
-        Tree::Bundle(bundle) => bundle.container.mounts.iter().any(|mount| mount.path == view.path),
+        Tree::Bundle(bundle) => bundle.container.mounts.iter().any(|mount| mount.path == path),
     };
-    let volumes = tree.iter().filter_map(|piece| match piece {
-        Piece::Host(view, ..) if view.is_volume && is_named(view) => broker::mount_of_root(view.fd.as_fd()),
-        _ => None,
-    });
+    let volumes = tree.iter().filter(|mount| mount.has(MOUNT_VOLUME) && is_named(&mount.path));
+    let volumes = volumes.filter_map(|mount| broker::mount_of_root(mount.files()?.fd.as_fd()));
     let volumes = volumes.collect();
-    boot.mounts = tree.into_iter().map(|piece| piece.adopt(io)).collect::<Result<_, _>>()?;
+    boot.mounts = tree.into_iter().map(|mount| adopt(io, mount)).collect::<Result<_, _>>()?;
     Ok(Opened { following, volumes })
 }
 
@@ -89,8 +87,8 @@ pub(super) fn open(
 fn open_mapped(
     plan: &Plan,
     users: &mut Users,
-    open: impl Fn(&Users) -> Result<Vec<Piece>, MountError>,
-) -> Result<Vec<Piece>, VmmError> {
+    open: impl Fn(&Users) -> Result<Vec<OpenMount>, MountError>,
+) -> Result<Vec<OpenMount>, VmmError> {
     match open(users) {
         Err(error @ MountError::Unmapped { .. }) if plan.userns == UserNamespace::Auto => {
             if plan.boot.log_level >= LOG_DEBUG {
@@ -111,66 +109,34 @@ pub(super) fn given(io: &HostIo, boot: &BootSpec, is_pod: bool) -> Result<Vec<(O
         let place = Path::new(std::ffi::OsStr::from_bytes(jail::POD_PLACE.to_bytes()));
         given.push((mounts::open_directory(place).map_err(Errno::from)?, Use::Change));
     }
-    for mount in boot.mounts.iter().filter(|mount| mount.handle != NO_HANDLE) {
-        let view = io.files().get(mount.handle)?;
+    for files in boot.mounts.iter().filter_map(Mount::files) {
+        let view = io.files().get(files.root)?;
         let what_for = if view.check_writable().is_ok() { Use::Change } else { Use::Read };
         given.push((view.as_fd().try_clone_to_owned()?, what_for));
-        if let Some(lower) = mount.lower {
+        if let Some(lower) = files.lower {
             given.push((io.files().get(lower)?.as_fd().try_clone_to_owned()?, Use::List));
         }
     }
     Ok(given)
 }
 
-/// A part of the tree, in the order in which the kernel mounts them.
-pub(crate) enum Piece {
-    /// A view of the host's files; how the kernel shows its type, and flags.
-    Host(View, &'static str, u32),
-    /// A file system of the kernel's own.
-    Kernel(Mount),
-}
-
-impl Piece {
-    fn path(&self) -> &Path {
-        match self {
-            Self::Host(view, ..) => &view.path,
-            Self::Kernel(mount) => Path::new(std::ffi::OsStr::from_bytes(&mount.path)),
-        }
-    }
-
-    /// Hands it over to the kernel.
-    fn adopt(self, io: &HostIo) -> Result<Mount, VmmError> {
-        match self {
-            Self::Host(view, kind, flags) => adopt(io, view, kind, flags),
-            Self::Kernel(mount) => Ok(mount),
-        }
-    }
-}
-
-/// How the kernel mounts a view that it has by this handle.
-pub(crate) fn mount_of(view: &View, handle: u32, kind: &str, flags: u32) -> Mount {
-    let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-    let flags = flags
-        | bit(view.read_only, MOUNT_READ_ONLY)
-        | bit(view.shared, MOUNT_SHARED)
-        | bit(view.is_volume, MOUNT_VOLUME);
-    let path = mounts::bytes_of(&view.path);
-    Mount { handle, flags, path, kind: kind.into(), source: kind.into(), options: String::new(), lower: None }
-}
-
-/// Hands a view over to the kernel.
-fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmError> {
-    let mount = mount_of(&view, NO_HANDLE, kind, flags);
-    let files = io.files();
-    let lower = view.lower.map(|fd| files.adopt_read_only_mount(fd)).transpose().map_err(VmmError::HostIo)?;
-    let handle = match io.quota() {
-        _ if view.is_volume => files.adopt_volume(view.fd, view.read_only),
-        _ if view.read_only => files.adopt_read_only_mount(view.fd),
-        // Changes to a view that others share are not charged to the sandbox's layer.
-        Some(quota) if !view.shared => files.adopt_counted_mount(view.fd, quota),
-        _ => files.adopt_mount(view.fd),
+/// Hands a mount over to the kernel.
+fn adopt(io: &HostIo, mount: OpenMount) -> Result<Mount, VmmError> {
+    let (read_only, shared) = (mount.has(MOUNT_READ_ONLY), mount.has(MOUNT_SHARED));
+    let is_volume = mount.has(MOUNT_VOLUME);
+    let hand_over = |OpenTree { fd, lower }| {
+        let files = io.files();
+        let lower = lower.map(|fd| files.adopt_read_only_mount(fd)).transpose()?;
+        let root = match io.quota() {
+            _ if is_volume => files.adopt_volume(fd, read_only),
+            _ if read_only => files.adopt_read_only_mount(fd),
+            // Changes to a view that others share are not charged to the sandbox's layer.
+            Some(quota) if !shared => files.adopt_counted_mount(fd, quota),
+            _ => files.adopt_mount(fd),
+        };
+        Ok(Handles { root: root?, lower })
     };
-    Ok(Mount { handle: handle.map_err(VmmError::HostIo)?, lower, ..mount })
+    mount.try_map_files(hand_over).map_err(VmmError::HostIo)
 }
 
 /// A view of the host, with the kernel's own file systems in their usual places.
@@ -181,38 +147,33 @@ fn copy_on_write(
     volumes: &[Volume],
     hidden: &[PathBuf],
     users: &Users,
-) -> Result<Vec<Piece>, MountError> {
+) -> Result<Vec<OpenMount>, MountError> {
     let (id_map, owner) = (users.id_map(), users.file_owner());
     let mut views = mounts::copy_on_write(host, root, layer, id_map)?;
     for volume in volumes {
         let view = mounts::volume(host, volume, id_map)?;
-        let is_dir = is_directory(view.fd.as_fd());
-        make_target(&views, &view.path, is_dir, owner);
+        make_target(&views, &view.path, is_directory(&view), owner);
         views.retain(|other| other.path != view.path);
         views.push(view);
     }
-    let mut pieces = Vec::new();
+    let mut tree = Vec::new();
     for (kind, path) in VIRTUAL_MOUNTS {
         make_target(&views, Path::new(path), true, owner);
-        let flags = if *kind == "sysfs" { MOUNT_READ_ONLY } else { 0 };
-        pieces.push(Piece::Kernel(Mount::of_kernel(kind, path.as_bytes().to_vec(), flags)));
+        let flags = if *kind == FileSystem::Sysfs { MOUNT_READ_ONLY } else { 0 };
+        tree.push(OpenMount::of_kernel(*kind, path.into(), flags));
     }
-    let cgroup = Mount::of_kernel("cgroup2", CGROUP_MOUNT.to_vec(), MOUNT_READ_ONLY);
-    pieces.push(Piece::Kernel(cgroup));
+    tree.push(OpenMount::of_kernel(FileSystem::ControlGroups, CGROUP_MOUNT.into(), MOUNT_READ_ONLY));
     let mut covers = Vec::new();
     for path in hidden.iter().filter_map(|path| path.strip_prefix(root).ok()) {
         let path = Path::new("/").join(path);
         make_target(&views, &path, true, owner);
-        covers.push(Piece::Kernel(Mount::of_kernel("tmpfs", mounts::bytes_of(&path), 0)));
+        covers.push(OpenMount::of_kernel(FileSystem::Tmpfs, path, 0));
     }
-    for view in views {
-        let kind = if view.path == Path::new("/") { "overlay" } else { "host" };
-        pieces.push(Piece::Host(view, kind, 0));
-    }
-    pieces.append(&mut covers);
+    tree.append(&mut views);
+    tree.append(&mut covers);
     // Parents before children, the root first; a volume covers the kernel's own file system there.
-    pieces.sort_by_key(|piece| piece.path().components().count());
-    Ok(pieces)
+    tree.sort_by_key(|mount| mount.path.components().count());
+    Ok(tree)
 }
 
 /// The root file system of a bundle itself, and the mounts in their order.
@@ -220,99 +181,90 @@ pub(crate) fn bundle_tree(
     host: &HostPaths,
     container: &ContainerSpec,
     users: &Users,
-) -> Result<Vec<Piece>, MountError> {
+) -> Result<Vec<OpenMount>, MountError> {
     let (id_map, owner) = (users.id_map(), users.file_owner());
     let read_only = container.root_read_only;
     let fd = mounts::open_tree(host, &container.root, read_only, true, id_map)?;
-    let root = View { fd, path: "/".into(), read_only, shared: true, is_volume: false, lower: None };
-    let mut pieces = vec![Piece::Host(root, "dormouse", 0)];
-    let of_host = container.mounts.iter().filter(|plan| matches!(plan.source, Source::Host { .. })).count();
+    let flags = if read_only { MOUNT_SHARED | MOUNT_READ_ONLY } else { MOUNT_SHARED };
+    let mut tree = vec![OpenMount::of_host(HostKind::Root, fd.into(), "/".into(), flags)];
+    let of_host = container.mounts.iter().filter_map(MountPlan::files).count();
     // Mounts below read-only ones that may be shown as mounts of their own.
     let mut more = VIEWS_MAX.saturating_sub(1 + of_host);
     for plan in &container.mounts {
         // What is mounted last of those that lie deepest has the place. In a file system of the kernel's own the kernel
         // makes it.
-        let above =
-            pieces.iter().filter(|piece| plan.path.starts_with(piece.path()) && plan.path != piece.path());
-        let above = above.max_by_key(|piece| piece.path().as_os_str().len());
-        let views = above.and_then(|piece| match piece {
-            Piece::Host(view, ..) => Some(view),
-            Piece::Kernel(_) => None,
-        });
-        match &plan.source {
-            Source::Host { path, recursive } => {
-                let read_only = plan.flags & MOUNT_READ_ONLY != 0;
+        let above = tree.iter().filter(|mount| plan.path.starts_with(&mount.path) && plan.path != mount.path);
+        let above = above.max_by_key(|mount| mount.path.as_os_str().len());
+        match &plan.kind {
+            Kind::Host(_, source) => {
                 let own_map = own_map(host, plan, users)?;
                 let map = own_map.as_ref().map(|namespace| IdMap { namespace: namespace.as_fd() });
-                let fd = mounts::open_tree(host, path, read_only, *recursive, map.or(id_map))?;
-                make_target(views, &plan.path, is_directory(fd.as_fd()), owner);
-                let view = view_of_mount(fd, plan.path.clone(), read_only);
-                pieces.push(Piece::Host(view, "bind", plan.flags));
-                let below = writable_below(host, plan);
+                let map = map.or(id_map);
+                let read_only = plan.has(MOUNT_READ_ONLY);
+                let fd = mounts::open_tree(host, &source.path, read_only, source.recursive, map)?;
+                let mount = plan.clone().map_files(|_| OpenTree::from(fd));
+                make_target(above, &mount.path, is_directory(&mount), owner);
+                tree.push(mount);
+                let below = writable_below(host, plan, source);
                 if below.len() <= more {
                     more -= below.len();
-                    let flags = plan.flags & !MOUNT_READ_ONLY;
-                    for mount in below {
-                        // One that has gone, or cannot be copied, stays what it is in the view above: read-only.
-                        let Ok(fd) = mounts::open_mount_below(host, path, &mount, map.or(id_map)) else {
-                            continue;
-                        };
-                        let view = view_of_mount(fd, plan.path.join(&mount.path), false);
-                        pieces.push(Piece::Host(view, "bind", flags));
-                    }
+                    tree.extend(below.iter().filter_map(|below| show_below(host, plan, source, below, map)));
                 }
             }
-            Source::Virtual { kind, name, options } => {
-                make_target(views, &plan.path, true, owner);
-                let mut mount = Mount::of_kernel(kind, mounts::bytes_of(&plan.path), plan.flags);
-                (mount.source, mount.options) = (name.clone(), options.clone());
-                pieces.push(Piece::Kernel(mount));
+            Kind::Own(kind, settings) => {
+                make_target(above, &plan.path, true, owner);
+                let (path, source) = (plan.path.clone(), plan.source.clone());
+                tree.push(OpenMount { path, source, kind: Kind::Own(*kind, *settings), flags: plan.flags });
             }
         }
     }
-    Ok(pieces)
-}
-
-/// The view of a mount of the host's files that a bundle asks for.
-fn view_of_mount(fd: OwnedFd, path: PathBuf, read_only: bool) -> View {
-    View { fd, path, read_only, shared: true, is_volume: true, lower: None }
+    Ok(tree)
 }
 
 /// The mounts below a read-only one that are not read-only themselves: as with runc, `ro` counts for the mount alone and `rro` for
 /// those below as well. Where there are too many, or where mounts come and go with the host's, all below is read-only.
-fn writable_below(host: &HostPaths, plan: &MountPlan) -> Vec<MountBelow> {
-    let Source::Host { path, recursive: true } = &plan.source else { return Vec::new() };
-    if plan.flags & MOUNT_READ_ONLY == 0 || plan.read_only_below || plan.follows_host {
+fn writable_below(host: &HostPaths, plan: &MountPlan, source: &HostSource) -> Vec<MountBelow> {
+    let is_kept = source.read_only_below || source.follows_host;
+    if !source.recursive || !plan.has(MOUNT_READ_ONLY) || is_kept {
         return Vec::new();
     }
-    let mut below = mounts::mounts_below(host, path);
+    let mut below = mounts::mounts_below(host, &source.path);
     below.retain(|mount| !mount.read_only);
     below
 }
 
+/// One of those as a mount of its own. One that has gone, or cannot be copied, stays what it is in the view above: read-only.
+fn show_below(
+    host: &HostPaths,
+    plan: &MountPlan,
+    source: &HostSource,
+    below: &MountBelow,
+    id_map: Option<IdMap<'_>>,
+) -> Option<OpenMount> {
+    let fd = mounts::open_mount_below(host, &source.path, below, id_map).ok()?;
+    let flags = plan.flags & !MOUNT_READ_ONLY;
+    Some(OpenMount::of_host(HostKind::Bind, fd.into(), plan.path.join(&below.path), flags))
+}
+
 /// The directories among the mounts that are to show mounts which the host makes later.
-fn following(plan: &Plan, tree: &[Piece]) -> Result<Vec<OwnedFd>, VmmError> {
+fn following(plan: &Plan, tree: &[OpenMount]) -> Result<Vec<OwnedFd>, VmmError> {
     let Tree::Bundle(bundle) = &plan.tree else { return Ok(Vec::new()) };
-    let trees = tree.iter().filter_map(|piece| match piece {
-        Piece::Host(view, ..) if propagation_of(view, &bundle.container) == Propagation::Slave => {
-            Some(view.fd.try_clone().map_err(VmmError::Prepare))
-        }
-        _ => None,
-    });
-    trees.collect()
+    let follows = |mount: &&OpenMount| propagation_of(mount, &bundle.container) == Propagation::Slave;
+    let trees = tree.iter().filter(follows).filter_map(OpenMount::files);
+    trees.map(|files| files.fd.try_clone().map_err(VmmError::Prepare)).collect()
 }
 
 /// Whether a container's view shows mounts that the host makes below its source later.
-pub(crate) fn propagation_of(view: &View, container: &ContainerSpec) -> Propagation {
-    let found = container.mounts.iter().rev().find(|mount| mount.path == view.path);
-    let follows = found.is_some_and(|mount| mount.follows_host) && is_directory(view.fd.as_fd());
-    if follows { Propagation::Slave } else { Propagation::Private }
+pub(crate) fn propagation_of(mount: &OpenMount, container: &ContainerSpec) -> Propagation {
+    let found = container.mounts.iter().rev().find(|plan| plan.path == mount.path);
+    let follows = found.and_then(MountPlan::files).is_some_and(|source| source.follows_host);
+    if follows && is_directory(mount) { Propagation::Slave } else { Propagation::Private }
 }
 
 /// The user namespace of a mount whose ids the bundle maps.
 fn own_map(host: &HostPaths, plan: &MountPlan, users: &Users) -> Result<Option<OwnedFd>, MountError> {
     let make = |maps: &IdMaps| jail::namespace_of_mounts(host, maps, users.base());
-    let made = plan.id_maps.as_ref().map(make).transpose();
+    let made = plan.files().and_then(|source| source.id_maps.as_ref()).map(make).transpose();
     made.map_err(|source| MountError::Bind { path: plan.path.clone(), source })
 }
 
@@ -343,23 +295,25 @@ fn streams(plan: &Plan, preserved: Preserved, io: &HostIo) -> Result<Vec<Stream>
     Ok(streams)
 }
 
-fn is_directory(fd: BorrowedFd<'_>) -> bool {
-    sys::statx(fd, c"").is_ok_and(|status| u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR)
+/// Whether a mount shows a directory of the host's.
+fn is_directory(mount: &OpenMount) -> bool {
+    let status = mount.files().and_then(|files| sys::statx(files.fd.as_fd(), c"").ok());
+    status.is_some_and(|status| u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR)
 }
 
 /// Makes the directories (or the file) that a mount needs as its mount point, in the view that holds them. Best effort:
 /// a read-only view is left for the kernel to find. Links are followed inside the view, never out of it.
 fn make_target<'a>(
-    views: impl IntoIterator<Item = &'a View>,
+    mounts: impl IntoIterator<Item = &'a OpenMount>,
     path: &Path,
     directory: bool,
     owner: Option<(u32, u32)>,
 ) {
     // The new files belong to the guest's root.
     let _ids = owner.map(|(user, group)| process::FileIds::take_on(user, group));
-    let holders = views.into_iter().filter(|view| path.starts_with(&view.path) && path != view.path);
-    let Some(view) = holders.max_by_key(|view| view.path.as_os_str().len()) else { return };
-    let Ok(inside) = path.strip_prefix(&view.path) else { return };
+    let holders = mounts.into_iter().filter(|mount| path.starts_with(&mount.path) && path != mount.path);
+    let Some(holder) = holders.max_by_key(|mount| mount.path.as_os_str().len()) else { return };
+    let (Some(view), Ok(inside)) = (holder.files(), path.strip_prefix(&holder.path)) else { return };
     let mut at: Option<OwnedFd> = None;
     let mut done = PathBuf::new();
     let mut names = inside.components().peekable();

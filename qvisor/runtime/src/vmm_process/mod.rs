@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
+use vmm::checkpoint::ImageFiles;
 use vmm::companions::Companions;
 use vmm::footprint;
 use vmm::host_paths::HostPaths;
@@ -20,7 +21,7 @@ use vmm::process;
 
 use self::birth::{Beginning, FrontEnd, Outside};
 use self::error::VmmError;
-use self::plan::{Inherited, Plan, Tree};
+use self::plan::{Inherited, Plan, RestorePlan, Tree};
 use crate::control::{self, Order, Report};
 use crate::preserved::{Preserved, PreservedFd};
 
@@ -54,14 +55,26 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
         console.map_or(Ok(()), process::take_terminal)
     };
     let early = early();
+    let (head, image) = match plan.restore.take() {
+        Some(RestorePlan { head, files: ImageFiles { kernel, pages, table, orphans } }) => {
+            (Some(head), [kernel, pages, table, orphans].map(OwnedFd::from).into())
+        }
+        None => (None, Vec::new()),
+    };
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
-    let kept = unsafe { keep(channel, listener, lock, companions, preserved, Vec::new()) };
-    let Ok(Kept { channel, listener, _lock, companions, preserved, .. }) = kept else { process::exit_now(1) };
+    let kept = unsafe { keep(channel, listener, lock, companions, preserved, image) };
+    let Ok(Kept { channel, listener, _lock, companions, preserved, more: image }) = kept else {
+        process::exit_now(1)
+    };
     let channel = Arc::new(channel);
     let front_end = FrontEnd { pid: parent, channel: Arc::clone(&channel), listener };
     let sealed = early.map_err(VmmError::Prepare).and_then(|()| {
-        let beginning = Beginning::Boot(plan.boot.clone());
+        let records = plan.boot.clone();
+        let beginning = match head {
+            Some(head) => Beginning::restore(records, head, image).ok_or(VmmError::Prepare(lost()))?,
+            None => Beginning::Boot(records),
+        };
         birth::seal(Outside { host, plan: &plan, beginning, front_end, companions, preserved })
     });
     match sealed {
@@ -71,6 +84,11 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
             process::exit_now(0)
         }
     }
+}
+
+/// A descriptor did not come along.
+fn lost() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
 }
 
 /// The first steps of a process that was forked by the front end `parent`, and ends with it for now. It has its front end's

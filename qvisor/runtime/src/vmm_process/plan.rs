@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use abi::boot::Platform;
 use vmm::boot::BootSpec;
+use vmm::checkpoint::{ImageFiles, ImageHead};
 use vmm::companions::Companions;
 use vmm::hibernate::{ExecProbe, SwapPlan};
 use vmm::hostcall::quota::Quota;
@@ -51,6 +52,16 @@ pub struct Plan {
     pub has_leash: bool,
     /// It is a pod's: further containers may begin in it.
     pub is_pod: bool,
+    /// The snapshot that it begins with, which has chosen the platform and the sizes.
+    pub restore: Option<RestorePlan>,
+}
+
+/// A snapshot that a sandbox begins with.
+#[derive(Debug)]
+pub struct RestorePlan {
+    pub head: ImageHead,
+    /// To be read only. The VMM keeps them.
+    pub files: ImageFiles,
 }
 
 /// Bounds of a sandbox without a bundle on the host.

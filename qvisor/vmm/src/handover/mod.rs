@@ -15,11 +15,14 @@ use crate::memory::MemoryError;
 use crate::process;
 
 /// The version of the plan.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// The numbers by which the memory files are known.
 pub(crate) const PLAN: RawFd = -1;
 pub(crate) const MEMORY: RawFd = -2;
 pub(crate) const TABLES: RawFd = -3;
+
+/// Why nobody is taken in meanwhile.
+pub(crate) const LEAVES: &str = "it is about to go on under another VMM";
 
 /// Why a sandbox cannot go on under another VMM.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +33,8 @@ pub enum HandOverError {
     Version(u32),
     #[error("the sandbox has another kernel than this VMM ({0}, not {KERNEL_DIGEST})")]
     Kernel(String),
+    #[error("the plan of a sandbox asks for more {0} than it may have")]
+    TooMuch(&'static str),
     #[error("the plan of a sandbox is damaged: {0}")]
     Damaged(&'static str),
     #[error("the plan of a sandbox is damaged")]
@@ -52,7 +57,8 @@ impl From<Errno> for HandOverError {
     }
 }
 
-/// A sandbox between two VMMs. It is kept without being understood.
+/// A sandbox between two VMMs. It is kept without being understood. As long as it is, whatever it holds stays open: whoever passes it on
+/// drops it once the next VMM is ready, or ends of connections are not seen.
 #[derive(Debug)]
 pub struct Kept(Vec<Numbered>);
 

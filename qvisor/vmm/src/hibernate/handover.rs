@@ -2,15 +2,15 @@
 #![deny(unsafe_code)]
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
-use swap::{Home, Packing, SwapHome};
+use swap::{Bits, FileBase, Packing, PageId, SwapHome};
 
 use super::settling::{self, Settling};
-use super::{Hibernation, Reap, SwapPlan, accelerator, injection, plan};
+use super::{Hibernation, PagesHome, Reap, SwapPlan, accelerator, injection};
 use crate::handover::{HandOverError, Placed};
 use crate::host_paths::HostPaths;
 use crate::lock::ReadGuard;
@@ -19,7 +19,8 @@ use crate::memory::frames_of;
 /// A home for the next VMM. Descriptors by their numbers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct HomePlan {
+pub(crate) struct HomeRecord {
+    base: Option<BaseRecord>,
     /// Of the swap file, the REAP file and the packed one.
     files: [RawFd; 3],
     turn: Option<RawFd>,
@@ -30,9 +31,21 @@ pub(crate) struct HomePlan {
     settle: Duration,
 }
 
+/// The pages under a home.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BaseRecord {
+    file: RawFd,
+    /// Ranges of its pages, in ascending order.
+    pages: Vec<(PageId, PageId)>,
+    /// The checksums of all of them; `None`: they are not checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sums: Option<Vec<u32>>,
+}
+
 /// A home that is left to the next VMM. Nothing is stored or packed any more.
 pub(crate) struct HomeLeft<'h> {
-    home: ReadGuard<'h, Box<dyn Home>>,
+    home: ReadGuard<'h, PagesHome>,
     turn: Option<BorrowedFd<'h>>,
     plan: &'h SwapPlan,
     files: [RawFd; 3],
@@ -53,8 +66,8 @@ impl Hibernation {
         self.settling.end_packing();
         let home = self.home.as_ref().map_err(|_| HandOverError::Refused("its pages have no home"))?.read();
         let mut tables = Vec::new();
-        home.persist(&mut tables)?;
-        let numbers: Vec<RawFd> = home.descriptors().iter().map(AsRawFd::as_raw_fd).collect();
+        home.pages().persist(&mut tables)?;
+        let numbers: Vec<RawFd> = home.pages().descriptors().iter().map(AsRawFd::as_raw_fd).collect();
         let files = numbers.try_into().map_err(|_| HandOverError::Refused("its home is not in files"))?;
         Ok(HomeLeft {
             home,
@@ -68,9 +81,10 @@ impl Hibernation {
 
 impl HomeLeft<'_> {
     /// The plan for it.
-    pub(crate) fn plan(&self) -> HomePlan {
+    pub(crate) fn plan(&self) -> HomeRecord {
         let SwapPlan { limit_bytes, reap, packing, settle, .. } = self.plan;
-        HomePlan {
+        HomeRecord {
+            base: self.home.base().map(BaseRecord::of),
             files: self.files,
             turn: self.turn.map(|turn| turn.as_raw_fd()),
             limit_bytes: *limit_bytes,
@@ -88,11 +102,41 @@ impl HomeLeft<'_> {
 
     /// The descriptors that the plan names.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.home.descriptors().into_iter().chain(self.turn).collect()
+        let base = self.home.base().map(|base| base.file().as_fd());
+        self.home.pages().descriptors().into_iter().chain(self.turn).chain(base).collect()
     }
 }
 
-impl HomePlan {
+impl BaseRecord {
+    fn of(base: &FileBase) -> Self {
+        let (pages, sums) = (base.present().runs().collect(), base.sums().map(<[u32]>::to_vec));
+        Self { file: base.file().as_raw_fd(), pages, sums }
+    }
+
+    /// Opens the base of a sandbox with so many frames.
+    fn open(
+        self,
+        end: PageId,
+        take: impl FnOnce(RawFd) -> Result<OwnedFd, HandOverError>,
+    ) -> Result<FileBase, HandOverError> {
+        let (mut present, mut behind) = (Bits::default(), 0);
+        for (first, last) in self.pages {
+            if first < behind || last <= first || last > end {
+                return Err(HandOverError::Damaged("its base has pages that cannot be"));
+            }
+            (first..last).for_each(|page| present.set(page));
+            behind = last;
+        }
+        let base = FileBase::new(File::from(take(self.file)?), present)?;
+        match self.sums {
+            Some(sums) => base.with_known_sums(sums),
+            None => Some(base),
+        }
+        .ok_or(HandOverError::Damaged("its base has another number of checksums than of pages"))
+    }
+}
+
+impl HomeRecord {
     /// Opens the home of a sandbox whose memory may become so large.
     pub(crate) fn open(
         self,
@@ -118,8 +162,11 @@ impl HomePlan {
             settle: self.settle,
         };
         let end = frames_of(memory_most_bytes);
-        let home = SwapHome::reopen([swap?, reap?, packed?], packing, tables, end, self.limit_bytes)?;
-        let home = plan::with_engine(home, accelerator::open(codec)?);
+        let base = self.base.map(|base| base.open(end, &mut take)).transpose()?;
+        let files = [swap?, reap?, packed?];
+        let home = PagesHome::reopen(base, tables, accelerator::open(codec)?, |tables| {
+            SwapHome::reopen(files, packing, tables, end, self.limit_bytes)
+        })?;
         Ok(Hibernation {
             settling: Settling::new(self.settle, turn),
             ..Hibernation::new(Ok(home), swap_plan)
@@ -129,4 +176,139 @@ impl HomePlan {
 
 fn device(file: File, name: &str) -> Box<dyn Device> {
     injection::faulty(Box::new(file), name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+    use std::sync::mpsc;
+
+    use abi::hostcall::{SWAP_IN_ALL, SWAP_IN_SET};
+    use swap::PAGE_BYTES;
+
+    use super::super::HomePlan;
+    use super::super::tests::{begin, phys, sleep, swap_in};
+    use super::*;
+    use crate::handover::Numbered;
+    use crate::memory::memory_file;
+
+    const MEMORY: u64 = 4 << 20;
+
+    /// A base whose pages begin with their numbers.
+    fn base(pages: std::ops::Range<PageId>) -> FileBase {
+        let file = File::from(memory_file(c"base").unwrap());
+        file.set_len(u64::from(pages.end) * PAGE_BYTES as u64).unwrap();
+        for page in pages.clone() {
+            file.write_all_at(&page.to_ne_bytes(), u64::from(page) * PAGE_BYTES as u64).unwrap();
+        }
+        FileBase::new(file, pages.collect()).unwrap()
+    }
+
+    fn open(base: Option<FileBase>) -> Hibernation {
+        let packing = Packing { codec: "lz4".parse().unwrap(), ..Packing::default() };
+        let dir = Some(std::env::temp_dir());
+        let own = SwapPlan { dir, packing, settle: Duration::ZERO, ..SwapPlan::default() };
+        Hibernation::open(&HostPaths::of_new_process(), HomePlan { base, own }).unwrap()
+    }
+
+    fn stat(hibernation: &Hibernation, name: &str) -> Option<u64> {
+        hibernation.home_stats().0.into_iter().find(|stat| stat.name == name).map(|stat| stat.value)
+    }
+
+    /// Opens a home as another VMM does, by descriptors with other numbers.
+    fn pass_on(
+        left: &HomeLeft<'_>,
+        change: impl FnOnce(&mut HomeRecord),
+    ) -> Result<Hibernation, HandOverError> {
+        let passed = left.descriptors().into_iter().map(|fd| {
+            let old = fd.as_raw_fd();
+            (old, fd.try_clone_to_owned().unwrap())
+        });
+        let passed: Vec<(RawFd, OwnedFd)> = passed.collect();
+        let number_of = |old: RawFd| passed.iter().find(|(number, _)| *number == old).unwrap().1.as_raw_fd();
+        let mut record = left.plan();
+        record.files = record.files.map(number_of);
+        record.turn = record.turn.map(number_of);
+        record.base = record.base.map(|base| BaseRecord { file: number_of(base.file), ..base });
+        change(&mut record);
+        let text = serde_json::to_string(&record).unwrap();
+        let record: HomeRecord = serde_json::from_str(&text).unwrap();
+        let all = passed.into_iter().map(|(_, fd)| Numbered { number: fd.as_raw_fd(), fd }).collect();
+        let (mut placed, _) = Placed::place(all).unwrap();
+        record.open(&HostPaths::of_new_process(), left.tables(), MEMORY, &mut placed)
+    }
+
+    #[test]
+    fn a_home_on_a_base_stores_what_differs_and_goes_on_under_another_vmm() {
+        let (memory, _) = begin();
+        let hibernation = open(Some(base(1..100)));
+        // It begins with the base's pages.
+        assert_eq!(swap_in(&memory, &hibernation, &[7, 99], SWAP_IN_SET).0, 0);
+        assert_eq!((memory.read(phys(7)), memory.read(phys(99))), (Some(7_u32), Some(99_u32)));
+        let ids: Vec<PageId> = (50..150).collect();
+        sleep(&memory, &hibernation, &ids);
+        // Those before the 50th were not listed any more.
+        assert_eq!(
+            (stat(&hibernation, "base_pages"), stat(&hibernation, "file_pages")),
+            (Some(50), Some(50))
+        );
+        let left = hibernation.hand_over().unwrap();
+        let next = pass_on(&left, |_| {}).unwrap();
+        drop(left);
+        for of in [&hibernation, &next] {
+            ids.iter().for_each(|id| memory.write(phys(*id), &0_u32).unwrap());
+            assert_eq!(swap_in(&memory, of, &ids, SWAP_IN_ALL).0, 0);
+            assert!(ids.iter().all(|id| memory.read(phys(*id)) == Some(*id)));
+            assert!(of.fetch(&memory, &mut [7], super::super::Fetch::All).is_err());
+            assert_eq!(stat(of, "base_pages"), Some(50));
+        }
+        // Its own storage is packed as that of any other.
+        let (tell, told) = mpsc::channel();
+        next.when_packed(move |result| tell.send(result).unwrap());
+        let next = Arc::new(next);
+        Hibernation::settle(&next);
+        assert!(told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap().output_bytes > 0);
+        assert_eq!(swap_in(&memory, &next, &ids, SWAP_IN_ALL).0, 0);
+        assert!(ids.iter().all(|id| memory.read(phys(*id)) == Some(*id)));
+    }
+
+    #[test]
+    fn a_home_without_a_base_has_none_under_another_vmm() {
+        let (memory, _) = begin();
+        let hibernation = open(None);
+        sleep(&memory, &hibernation, &[3, 4]);
+        let left = hibernation.hand_over().unwrap();
+        let next = pass_on(&left, |record| assert!(record.base.is_none())).unwrap();
+        // Its tables are no layered home's.
+        let of_swap = |record: &mut HomeRecord| {
+            record.base =
+                Some(BaseRecord { file: record.turn.take().unwrap(), pages: Vec::new(), sums: None });
+        };
+        assert!(matches!(pass_on(&left, of_swap), Err(HandOverError::Tables(_))));
+        drop(left);
+        assert_eq!((swap_in(&memory, &next, &[3, 4], SWAP_IN_ALL).0, memory.read(phys(4))), (0, Some(4_u32)));
+        assert_eq!(stat(&next, "base_pages"), None);
+    }
+
+    #[test]
+    fn a_base_that_cannot_be_is_refused() {
+        let hibernation = open(Some(base(1..100)));
+        let left = hibernation.hand_over().unwrap();
+        let refused = |pages: &[(PageId, PageId)]| {
+            pass_on(&left, |record| record.base.as_mut().unwrap().pages = pages.into()).unwrap_err()
+        };
+        let end = frames_of(MEMORY);
+        let impossible: [&[(PageId, PageId)]; 5] =
+            [&[(5, 5)], &[(6, 5)], &[(1, 9), (8, 10)], &[(20, 30), (1, 9)], &[(1, end + 1)]];
+        for pages in impossible {
+            assert!(matches!(refused(pages), HandOverError::Damaged(_)), "{pages:?}");
+        }
+        let sums = pass_on(&left, |record| record.base.as_mut().unwrap().sums = Some(vec![0; 98]));
+        assert!(matches!(sums, Err(HandOverError::Damaged(_))));
+        // The file is shorter.
+        assert!(matches!(refused(&[(1, 101)]), HandOverError::Io(_)));
+        let lost = pass_on(&left, |record| record.base.as_mut().unwrap().file = 1 << 20);
+        assert!(matches!(lost, Err(HandOverError::Damaged(_))));
+    }
 }

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use abi::hostcall::{REPORT_PAUSED, REPORT_RESUMED};
+use abi::report::Report;
 use swap::io::{Device, Piece};
 
 /// A disk's fault.
@@ -234,14 +234,14 @@ const AWAKE: u8 = 0;
 const PAUSED: u8 = 1;
 const STORED: u8 = 2;
 
-/// The kernel reports `what`.
-pub(crate) fn reported(what: u64) {
-    match what {
-        REPORT_PAUSED => {
+/// Takes note of a report of the kernel's.
+pub(crate) fn reported(report: &Report<'_>) {
+    match report {
+        Report::Paused { .. } => {
             pass(Point::Pausing);
             STEP.store(PAUSED, Ordering::Relaxed);
         }
-        REPORT_RESUMED => {
+        Report::Resumed { .. } => {
             STEP.store(AWAKE, Ordering::Relaxed);
             pass(Point::Resumed);
         }

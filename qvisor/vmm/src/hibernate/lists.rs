@@ -64,6 +64,8 @@ pub(super) struct Outgoing {
     pub rest: Vec<Page>,
     /// The pages stored earlier that stay stored.
     pub kept: Bits,
+    /// The content of `working` and `rest` stays in memory.
+    pub stays: bool,
 }
 
 impl Outgoing {
@@ -74,6 +76,7 @@ impl Outgoing {
             working: pages(memory, list.working, list.working_classes, list.working_count)?,
             rest: pages(memory, list.rest, list.rest_classes, list.rest_count)?,
             kept: bits(memory, list.kept, list.kept_words)?,
+            stays: list.stays != 0,
         })
     }
 }

@@ -6,12 +6,15 @@
 
 mod accelerator;
 pub(crate) mod handover;
+mod home;
 mod ignored;
+mod image;
 pub mod injection;
 mod lists;
 mod plan;
 mod settling;
 pub mod stats;
+mod staying;
 mod timers;
 
 use std::sync::OnceLock;
@@ -20,8 +23,10 @@ use std::time::{Duration, Instant};
 use abi::PAGE_SIZE;
 use abi::hostcall::{self as hc, HibernateReport};
 use serde::{Deserialize, Serialize};
-use swap::{Home, Page, PageId, Stat, Stored, SwapError, SwapFileError};
+use swap::{PageId, Stat, Stored, SwapError, SwapFileError};
 
+pub use self::home::HomePlan;
+use self::home::PagesHome;
 pub use self::ignored::Ignored;
 use self::injection::Point;
 use self::lists::Outgoing;
@@ -29,6 +34,8 @@ pub use self::plan::{
     AWAKE_AT_MOST, Codec, CodecError, DEFAULT_DIR, ExecProbe, Outbound, Reap, SwapPlan, Wishes,
 };
 use self::settling::Settling;
+pub(crate) use self::staying::ImagePages;
+use self::staying::Staying;
 pub use self::timers::{TimerWake, Timers};
 use crate::host_paths::HostPaths;
 use crate::lock::{Guard, Mutex, Rank, RwLock};
@@ -131,9 +138,10 @@ pub(crate) enum CameOut {
 /// The home of a sandbox's pages.
 pub struct Hibernation {
     /// Or why there is none. Held to read by all who fetch, and to write while pages are stored.
-    home: Result<RwLock<Box<dyn Home>>, String>,
+    home: Result<RwLock<PagesHome>, String>,
     plan: SwapPlan,
     settling: Settling,
+    staying: Staying,
     listener: OnceLock<Listener>,
     /// Never held while the disk is read or written.
     figures: Mutex<Figures>,
@@ -164,16 +172,15 @@ impl std::fmt::Debug for Hibernation {
 impl Hibernation {
     /// Makes the home of a sandbox's pages, for the process that calls this alone. If it was not asked for, the sandbox may go
     /// without; an accelerator is asked for.
-    pub fn open(_: &HostPaths, plan: &SwapPlan) -> Result<Self, HomeError> {
-        let engine = accelerator::open(plan.packing.codec)?;
-        let home = match plan::open_home(plan, engine) {
-            Err(error) if plan.dir.is_some() => return Err(error.into()),
+    pub fn open(_: &HostPaths, plan: impl Into<HomePlan>) -> Result<Self, HomeError> {
+        let plan = plan.into();
+        let own = plan.own.clone();
+        let engine = accelerator::open(own.packing.codec)?;
+        let home = match PagesHome::create(plan, engine) {
+            Err(error) if own.dir.is_some() => return Err(error.into()),
             home => home.map_err(|error| error.to_string()),
         };
-        Ok(Self {
-            settling: Settling::new(plan.settle, plan::open_turn(plan)),
-            ..Self::new(home, plan.clone())
-        })
+        Ok(Self { settling: Settling::new(own.settle, plan::open_turn(&own)), ..Self::new(home, own) })
     }
 
     /// Of a sandbox that never hibernates.
@@ -182,7 +189,7 @@ impl Hibernation {
         Self::new(Err("it has no swap files".into()), SwapPlan::default())
     }
 
-    fn new(home: Result<Box<dyn Home>, String>, plan: SwapPlan) -> Self {
+    fn new(home: Result<PagesHome, String>, plan: SwapPlan) -> Self {
         let figures = Figures {
             reap_now: None,
             last: Err("it was never asked to".into()),
@@ -196,6 +203,7 @@ impl Hibernation {
             home: home.map(|home| RwLock::new(Rank::Hibernation, home)),
             plan,
             settling: Settling::default(),
+            staying: Staying::default(),
             listener: OnceLock::new(),
             figures: Mutex::new(Rank::HibernationFigures, figures),
             counters: stats::Counters::default(),
@@ -238,7 +246,7 @@ impl Hibernation {
     /// The home's figures; while it stores pages, those of the time after it last stored some.
     pub(crate) fn home_stats(&self) -> (Vec<Stat>, String) {
         let home = self.home.as_ref().ok().and_then(RwLock::try_read);
-        home.map(|home| (home.stats(), home.packing())).unwrap_or_else(|| {
+        home.map(|home| (home.pages().stats(), home.own().packing())).unwrap_or_else(|| {
             let figures = self.figures();
             (figures.home.clone(), figures.packing.clone())
         })
@@ -270,8 +278,7 @@ impl Fetch {
 }
 
 /// Overwrites the numbers of pages that did not come.
-fn strike(numbers: &mut [PageId], came: &[Page]) {
-    let mut came: Vec<PageId> = came.iter().map(|page| page.id).collect();
+fn strike(numbers: &mut [PageId], came: &mut [PageId]) {
     came.sort_unstable();
     for number in numbers.iter_mut().filter(|number| came.binary_search(number).is_err()) {
         *number = hc::NO_FRAME;
@@ -282,9 +289,15 @@ fn strike(numbers: &mut [PageId], came: &[Page]) {
 impl Hibernation {
     /// `SWAP_OUT`.
     pub(crate) fn swap_out(&self, memory: &SandboxMemory, phys: u64) -> i64 {
-        let Some(Outgoing { mut working, mut rest, mut kept }) = Outgoing::read(memory, phys) else {
+        let Some(Outgoing { mut working, mut rest, mut kept, stays }) = Outgoing::read(memory, phys) else {
             return BAD;
         };
+        if stays {
+            self.staying.begin(working.iter().chain(&rest).map(|page| page.id), kept);
+            let mut figures = self.figures();
+            (figures.stored, figures.store_error) = (Stored::default(), None);
+            return 0;
+        }
         let in_set = working.len();
         if self.plan.reap == Reap::Off {
             // Neighbours in memory are neighbours in the file, for page faults.
@@ -293,14 +306,16 @@ impl Hibernation {
         }
         let Ok(home) = &self.home else { return NONE };
         let mut home = home.write();
-        match home.store(&working, &rest) {
+        let pages = home.pages_mut();
+        match pages.store(&working, &rest) {
             Ok(stored) => {
                 working.iter().chain(&rest).for_each(|page| kept.set(page.id));
-                home.retain(&mut |id| kept.has(id));
+                pages.retain(&mut |id| kept.has(id));
+                self.staying.forget();
                 self.counters.stored(&stored, in_set);
                 let mut figures = self.figures();
                 (figures.stored, figures.store_error) = (stored, None);
-                (figures.home, figures.packing) = (home.stats(), home.packing());
+                (figures.home, figures.packing) = (home.pages().stats(), home.own().packing());
                 injection::stored();
                 0
             }
@@ -339,12 +354,17 @@ impl Hibernation {
         how: Fetch,
     ) -> Result<i64, SwapError> {
         let Some(mut pages) = lists::pages_of(memory, numbers) else { return Ok(BAD) };
+        let mut came = self.staying.bring(memory, &mut pages, how);
+        if pages.is_empty() && !came.is_empty() {
+            strike(numbers, &mut came);
+            return Ok(0);
+        }
         let Ok(home) = &self.home else { return Ok(NONE) };
         injection::pass(if how == Fetch::Set { Point::Prefetching } else { Point::Fetching });
         let start = Instant::now();
         let bytes = match how {
-            Fetch::Around => home.read().fetch_around(&mut pages)?,
-            Fetch::All | Fetch::Set => home.read().fetch(&pages)?,
+            Fetch::Around => home.read().pages().fetch_around(&mut pages)?,
+            Fetch::All | Fetch::Set => home.read().pages().fetch(&pages)?,
         };
         match how {
             Fetch::Set => {
@@ -358,7 +378,8 @@ impl Hibernation {
             Fetch::Around | Fetch::All => self.counters.fetched(pages.len() as u64, bytes),
         }
         if how == Fetch::Around {
-            strike(numbers, &pages);
+            came.extend(pages.iter().map(|page| page.id));
+            strike(numbers, &mut came);
         }
         Ok(0)
     }
@@ -366,7 +387,7 @@ impl Hibernation {
     /// The sandbox has come to rest after a wake.
     pub(crate) fn rest(&self) {
         if let Ok(home) = &self.home {
-            home.read().rest();
+            home.read().pages().rest();
         }
     }
 
@@ -376,6 +397,7 @@ impl Hibernation {
         let mut figures = self.figures();
         figures.woken = Woken::default();
         let how = match figures.reap_now.take().unwrap_or(self.plan.reap) {
+            _ if self.staying.wake() => hc::REAP_IN_PLACE,
             Reap::Off => hc::REAP_OFF,
             Reap::On => hc::REAP_FIRST,
             Reap::Stream => hc::REAP_STREAM,
@@ -387,6 +409,8 @@ impl Hibernation {
     pub(crate) fn hibernated(&self, memory: &SandboxMemory, phys: u64) -> Option<CameOut> {
         let report: HibernateReport = memory.read(phys)?;
         injection::pass(Point::Released);
+        let rested_ns = [report.collect_ns, report.write_ns, report.release_ns].into_iter().sum();
+        self.staying.rests_for(Duration::from_nanos(rested_ns));
         let mut figures = self.figures();
         let stored = figures.stored;
         figures.last = match report.outcome {

@@ -1,21 +1,18 @@
-//! How a sandbox is to hibernate, and the home of its pages that follows from it.
+//! How a sandbox is to hibernate.
 #![deny(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use abi::address::AddressPrefix;
 use serde::{Deserialize, Serialize};
-use swap::io::Device;
+use swap::Packing;
 pub use swap::{Codec, CodecError};
-use swap::{Engine, Home, Packing, SwapFileError, SwapHome};
 
 use super::ignored::Ignored;
-use super::injection;
 use super::timers::Timers;
 
 /// The default directory of swap files.
@@ -176,25 +173,6 @@ impl SwapPlan {
     }
 }
 
-/// Makes the home that a sandbox with this plan has. A directory that was not asked for may be missing.
-pub(super) fn open_home(
-    plan: &SwapPlan,
-    engine: Option<Arc<dyn Engine>>,
-) -> Result<Box<dyn Home>, SwapFileError> {
-    let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
-    let [swap, reap, packed] = files_in(dir)?;
-    let home = SwapHome::new(swap, reap, plan.limit_bytes).with_packing(packed, plan.packing.clone());
-    Ok(with_engine(home, engine))
-}
-
-/// The home with an engine, if there is one.
-pub(super) fn with_engine(home: SwapHome, engine: Option<Arc<dyn Engine>>) -> Box<dyn Home> {
-    Box::new(match engine {
-        Some(engine) => home.with_engine(engine),
-        None => home,
-    })
-}
-
 /// The file of the turn in this plan's directory; `None`: there can be none, or none is needed.
 pub(super) fn open_turn(plan: &SwapPlan) -> Option<File> {
     if plan.packing == Packing::default() {
@@ -208,13 +186,6 @@ pub(super) fn open_turn(plan: &SwapPlan) -> Option<File> {
     let file = options.read(true).mode(0o600).custom_flags(flags).open(dir.join(TURN)).ok();
     // In a directory that users share another one could have made it, and keep it locked.
     file.filter(super::settling::is_own)
-}
-
-fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 3], SwapFileError> {
-    // A directory that cannot be made cannot be opened either, which says why.
-    let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    let open = |name| swap::open_unnamed(dir).map(|file| injection::faulty(Box::new(file), name));
-    Ok([open("swap")?, open("reap")?, open("packed")?])
 }
 
 #[cfg(test)]

@@ -150,7 +150,7 @@ impl Hibernation {
         let sleep = settling.changes.fetch_add(1, Ordering::Relaxed) + 1;
         // Whoever waits for an earlier sleep's time.
         settling.woken.notify_all();
-        let packs = this.home.as_ref().is_ok_and(|home| home.read().packs());
+        let packs = this.home.as_ref().is_ok_and(|home| home.read().own().packs());
         if settling.after == Duration::MAX || !packs {
             return;
         }
@@ -170,12 +170,12 @@ impl Hibernation {
     /// Packs, in idle time, and takes over what was packed. That is done by this thread, which others may have to wait for.
     fn pack(&self, sleep: u64) {
         let Ok(home) = &self.home else { return };
-        let before = home.read().stats();
+        let before = home.read().pages().stats();
         let result = thread::scope(|scope| {
             let pack = || {
                 be_idle();
                 let home = home.read();
-                home.pack(&|| self.settling.is(sleep)).map_err(|error| error.to_string())
+                home.own().pack(&|| self.settling.is(sleep)).map_err(|error| error.to_string())
             };
             let thread = thread::Builder::new().name("pack".into()).stack_size(PACKING_STACK);
             let thread = thread.spawn_scoped(scope, pack).map_err(|error| error.to_string())?;
@@ -197,8 +197,8 @@ impl Hibernation {
         injection::pass(Point::Packed);
         let Ok(home) = &self.home else { return };
         let mut home = home.write();
-        let is_adopted = home.adopt(packed, self.settling.is(sleep));
-        let (stats, packing) = (home.stats(), home.packing());
+        let is_adopted = home.own_mut().adopt(packed, self.settling.is(sleep));
+        let (stats, packing) = (home.pages().stats(), home.own().packing());
         drop(home);
         let told = Packed::new(packing.clone(), before, &stats);
         {

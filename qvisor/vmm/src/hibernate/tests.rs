@@ -15,18 +15,18 @@ const LIST: u64 = 0x1000;
 const CLASSES: u64 = 0x8000;
 const REQUEST: u64 = 0x9000;
 
-fn begin() -> (SandboxMemory, Hibernation) {
+pub(super) fn begin() -> (SandboxMemory, Hibernation) {
     let memory = SandboxMemory::new(Platform::Kvm, 16 << 20, 4 << 20).unwrap();
     let plan = SwapPlan { dir: Some(std::env::temp_dir()), ..SwapPlan::default() };
-    (memory, Hibernation::open(&HostPaths::of_new_process(), &plan).unwrap())
+    (memory, Hibernation::open(&HostPaths::of_new_process(), plan).unwrap())
 }
 
-fn phys(id: PageId) -> u64 {
+pub(super) fn phys(id: PageId) -> u64 {
     USER_PHYS + u64::from(id) * PAGE_SIZE
 }
 
-/// Stores the pages, each of which begins with its number, and gives their memory back.
-fn sleep(memory: &SandboxMemory, hibernation: &Hibernation, ids: &[PageId]) {
+/// Stores the pages, each of which begins with its number and holds nothing else, and gives their memory back.
+pub(super) fn sleep(memory: &SandboxMemory, hibernation: &Hibernation, ids: &[PageId]) {
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
     memory.copy_out(LIST, &bytes).unwrap();
     for id in ids {
@@ -39,7 +39,7 @@ fn sleep(memory: &SandboxMemory, hibernation: &Hibernation, ids: &[PageId]) {
     ids.iter().for_each(|id| memory.release(phys(*id), PAGE_SIZE).unwrap());
 }
 
-fn swap_in(
+pub(super) fn swap_in(
     memory: &SandboxMemory,
     hibernation: &Hibernation,
     ids: &[PageId],
@@ -127,7 +127,7 @@ impl Device for Meeting {
 fn threads_fetch_at_once() {
     let memory = begin().0;
     let home = SwapHome::new(Meeting::new(), Meeting::new(), u64::MAX);
-    let hibernation = Hibernation::new(Ok(Box::new(home)), SwapPlan::default());
+    let hibernation = Hibernation::new(Ok(home.into()), SwapPlan::default());
     let ids: Vec<PageId> = (1..801).collect();
     sleep(&memory, &hibernation, &ids);
     thread::scope(|scope| {
@@ -192,7 +192,7 @@ fn the_next_sleep_packs_after_the_last_one() {
     let other = File::open(format!("/proc/self/fd/{}", turn.as_raw_fd())).unwrap();
     let settling = Settling::new(Duration::ZERO, Some(turn));
     let hibernation =
-        Arc::new(Hibernation { settling, ..Hibernation::new(Ok(Box::new(home)), SwapPlan::default()) });
+        Arc::new(Hibernation { settling, ..Hibernation::new(Ok(home.into()), SwapPlan::default()) });
     let (tell, told) = mpsc::channel();
     hibernation.when_packed(move |result| tell.send(result).unwrap());
     sleep(&memory, &hibernation, &(1..500).collect::<Vec<_>>());

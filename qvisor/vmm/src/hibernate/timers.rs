@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use abi::records::Timers as Rules;
+use abi::report::{DueTimer, TimerKind};
 use serde::{Deserialize, Serialize};
 
 /// See the module.
@@ -44,19 +46,15 @@ impl Timers {
         }
     }
 
-    /// The record of [`abi::boot::TAG_TIMERS`]; `None`: there is none.
-    pub(crate) fn record(self) -> Option<[u8; 16]> {
+    /// The record of it; `None`: there is none.
+    pub(crate) fn record(self) -> Option<Rules> {
         let (ahead, grid) = match self {
             Self::Sleep => return None,
             Self::Wake(time) => (time, Duration::ZERO),
             Self::Coalesce(time) => (time.min(Self::AHEAD), time),
         };
-        let mut bytes = [0; 16];
-        for (at, time) in [(0, ahead), (8, grid)] {
-            let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            bytes[at..at + 8].copy_from_slice(&ns.to_le_bytes());
-        }
-        Some(bytes)
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Some(Rules { ahead_ns: ns(ahead), grid_ns: ns(grid) })
     }
 }
 
@@ -67,26 +65,29 @@ pub struct TimerWake {
     pub pid: u32,
     /// The name of the thread that waits.
     pub process: String,
-    /// `wait` (in a call), `timerfd`, `posix-timer` or `itimer`.
+    /// `wait` (in a call), `timerfd`, `posix-timer`, `itimer` or `unfinished` (something was left to do).
     pub kind: String,
     /// How long before it was due it was set, and how late the wake was.
     pub ahead_us: u64,
     pub late_us: u64,
 }
 
-impl TimerWake {
-    /// Reads the text of [`abi::hostcall::REPORT_TIMER`]. The kernel may say anything: what is not understood is 0.
-    #[must_use]
-    pub fn read(text: &str) -> Self {
-        let mut words = text.splitn(5, ' ');
-        let mut next = || words.next().unwrap_or_default();
-        let (pid, kind, ahead, late, process) = (next(), next(), next(), next(), next());
+impl From<&DueTimer> for TimerWake {
+    fn from(timer: &DueTimer) -> Self {
+        let kind = match timer.kind() {
+            Some(TimerKind::Wait) => "wait",
+            Some(TimerKind::TimerFd) => "timerfd",
+            Some(TimerKind::PosixTimer) => "posix-timer",
+            Some(TimerKind::Itimer) => "itimer",
+            Some(TimerKind::Unfinished) | None => "unfinished",
+        };
+        let end = timer.name.iter().position(|byte| *byte == 0).unwrap_or(timer.name.len());
         Self {
-            pid: pid.parse().unwrap_or(0),
-            process: process.into(),
+            pid: timer.pid,
+            process: String::from_utf8_lossy(&timer.name[..end]).into_owned(),
             kind: kind.into(),
-            ahead_us: ahead.parse().unwrap_or(0),
-            late_us: late.parse().unwrap_or(0),
+            ahead_us: timer.ahead_us,
+            late_us: timer.late_us,
         }
     }
 }
@@ -98,10 +99,7 @@ mod tests {
     #[test]
     fn a_setting_becomes_the_kernels_rules() {
         let record = |timers: Timers| {
-            timers.record().map(|bytes| {
-                let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-                (word(0) / 1_000_000_000, word(8) / 1_000_000_000)
-            })
+            timers.record().map(|rules| (rules.ahead_ns / 1_000_000_000, rules.grid_ns / 1_000_000_000))
         };
         assert_eq!(record(Timers::Sleep), None);
         assert_eq!(record(Timers::Wake(Timers::AHEAD)), Some((30, 0)));
@@ -110,12 +108,19 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_is_read_whatever_the_kernel_says() {
-        let wake = TimerWake::read("7 timerfd 60000000 12 my job\n");
+    fn a_wake_is_shown_whatever_the_name_holds() {
+        let mut timer = DueTimer {
+            ahead_us: 60_000_000,
+            late_us: 12,
+            pid: 7,
+            kind: TimerKind::TimerFd as u32,
+            name: [0; 16],
+        };
+        timer.name[..7].copy_from_slice(b"my job\n");
+        let wake = TimerWake::from(&timer);
         assert_eq!((wake.pid, &*wake.kind, &*wake.process), (7, "timerfd", "my job\n"));
         assert_eq!((wake.ahead_us, wake.late_us), (60_000_000, 12));
-        for text in ["", "x", "-1 wait 1 1", "1  2 3 4 5 6", "99999999999999999999 a b c d"] {
-            assert_eq!(TimerWake::read(text).ahead_us.min(2), TimerWake::read(text).ahead_us);
-        }
+        let odd = TimerWake::from(&DueTimer { kind: 0, name: [0xff; 16], ..timer });
+        assert_eq!((&*odd.kind, odd.process), ("unfinished", "\u{fffd}".repeat(16)));
     }
 }

@@ -6,7 +6,7 @@ use abi::word::low32;
 
 use super::arguments::{Handle, Name, Names, Text, component, handle};
 use super::sockets;
-use super::sockets::request::SocketRequest;
+use super::sockets::request::{SocketKind, SocketRequest};
 use crate::errno::Errno;
 use crate::guest_memory::{GuestBox, GuestBuffers, GuestMemory, GuestSlice};
 
@@ -104,6 +104,10 @@ pub enum Request<'m> {
     LockBytes { handle: Handle, first: u64, last: u64, kind: LockKind },
     LockQuery { handle: Handle, first: u64, last: u64, kind: LockKind, out: GuestBox<'m, HostLock> },
     LockWhole { handle: Handle, kind: LockKind },
+    Place { from: Handle, to: Handle },
+    Placed,
+    LostStream,
+    LostConnection { kind: SocketKind, token: u64 },
     Socket(SocketRequest<'m>),
 }
 
@@ -112,7 +116,7 @@ pub enum Request<'m> {
 pub fn is_file_call(number: u32) -> bool {
     matches!(
         number,
-        nr::OPEN..=nr::WATCH_REMOVE | nr::LOCK_BYTES..=nr::LOCK_WHOLE | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE
+        nr::OPEN..=nr::WATCH_REMOVE | nr::LOCK_BYTES..=nr::LOST | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE
     )
 }
 
@@ -130,6 +134,9 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(call: &HostCall, memory: &'m M) -> Re
         nr::WATCH_OPEN..=nr::WATCH_REMOVE => args.watches(call.number),
         nr::POLL_ARM..=nr::TTY_WINSIZE => args.streams(call.number),
         nr::LOCK_BYTES..=nr::LOCK_WHOLE => args.locks(call.number),
+        nr::PLACE => Ok(Request::Place { from: args.handle(0)?, to: args.handle(1)? }),
+        nr::PLACED => Ok(Request::Placed),
+        nr::LOST => args.lost(),
         socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE => {
             sockets::decode::decode(call, memory).map(Request::Socket)
         }
@@ -355,6 +362,19 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
         Ok(Request::LockQuery { handle, first, last, kind, out: GuestBox::new(self.memory, self.args[4])? })
     }
 
+    fn lost(&self) -> Result<Request<'m>, Errno> {
+        let number = |at: usize| i32::try_from(self.args[at]).map_err(|_| Errno(libc::EINVAL));
+        let (family, kind, token) = (number(0)?, number(1)?, self.args[2]);
+        match (family, kind) {
+            (0, _) => Ok(Request::LostStream),
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM)
+            | (libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_SEQPACKET) => {
+                Ok(Request::LostConnection { kind: SocketKind { family, kind, protocol: 0 }, token })
+            }
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    }
+
     fn lock_kind(&self, at: usize) -> Result<LockKind, Errno> {
         match self.args[at] {
             nr::LOCK_NONE => Ok(LockKind::None),
@@ -516,7 +536,7 @@ mod tests {
         /// Whatever the guest passes, decoding ends, and a request it accepts keeps the promises of its types.
         #[test]
         fn any_call_decodes_or_is_refused(
-            number in nr::OPEN - 2..nr::LOCK_WHOLE + 3,
+            number in nr::OPEN - 2..nr::LOST + 3,
             wild in any::<[u64; 6]>(),
             near in prop::array::uniform6(0_u64..0x2000),
             mask in any::<u8>(),

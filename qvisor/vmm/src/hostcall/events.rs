@@ -4,7 +4,9 @@ use crate::lock::{Mutex, Rank};
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use abi::hostcall::{EVENT_LOOK, EVENT_PAUSE, EVENT_READY, EVENT_WAKE, EVENT_WINSIZE, Event};
+use abi::hostcall::{
+    EVENT_EXEC_WINSIZE, EVENT_LOOK, EVENT_PAUSE, EVENT_READY, EVENT_WAKE, EVENT_WINSIZE, Event,
+};
 
 type Kick = Box<dyn Fn() + Send + Sync>;
 
@@ -50,7 +52,7 @@ impl EventQueue {
                     Some(old) => old.value |= event.value,
                     None => queue.push_back(event),
                 },
-                EVENT_WINSIZE => {
+                EVENT_WINSIZE | EVENT_EXEC_WINSIZE => {
                     queue.retain(|old| !twin(old));
                     queue.push_back(event);
                 }
@@ -104,5 +106,17 @@ mod tests {
         assert_eq!(first, [event(EVENT_READY, 1, 5), event(EVENT_DONE, 1, 0)]);
         assert_eq!(queue.take(9).len(), 2);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn of_the_sizes_of_a_terminal_the_last_one_counts() {
+        let queue = EventQueue::new();
+        let event = |kind, token, value| Event { kind, flags: 0, token, value };
+        for kind in [EVENT_WINSIZE, EVENT_EXEC_WINSIZE] {
+            for (token, value) in [(1, 10), (2, 20), (1, 11)] {
+                queue.post(event(kind, token, value));
+            }
+            assert_eq!(queue.take(9), [event(kind, 2, 20), event(kind, 1, 11)]);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Host files that are open, and the table of their handles.
 
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -161,11 +162,15 @@ pub struct FileTable {
 struct Slots {
     files: Vec<Option<Arc<HostFile>>>,
     free: Vec<Handle>,
+    /// Numbers of files that a former VMM had open, and that have none yet.
+    absent: BTreeSet<Handle>,
+    /// They are being placed.
+    is_placing: bool,
 }
 
 impl Slots {
     fn in_use(&self) -> usize {
-        self.files.len() - self.free.len()
+        self.files.len() - self.free.len() - self.absent.len()
     }
 }
 
@@ -285,13 +290,63 @@ impl FileTable {
 
     /// The table with these files by their handles, and the handles of them that are free.
     pub(super) fn with(self, files: Vec<Option<Arc<HostFile>>>, free: Vec<Handle>) -> Self {
-        Self { slots: RwLock::new(Slots { files, free }), ..self }
+        Self { slots: RwLock::new(Slots { files, free, ..Slots::default() }), ..self }
+    }
+
+    /// The end of the handles that there have been.
+    #[must_use]
+    pub fn end(&self) -> Handle {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        Handle::try_from(slots.files.len()).unwrap_or(Handle::MAX)
+    }
+
+    /// Leaves the numbers below `first` to files that a former VMM had open: they are absent until they are placed. Called once, before
+    /// there is any handle. `ENFILE`: there are more than a table may have.
+    pub(super) fn begin_above(&self, first: Handle) -> Result<(), Errno> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if u64::from(first) > HANDLES_MAX || !slots.files.is_empty() {
+            return Err(Errno(libc::ENFILE));
+        }
+        slots.files.resize_with(first as usize, || None);
+        (slots.absent, slots.is_placing) = ((0..first).collect(), true);
+        Ok(())
+    }
+
+    /// Moves a file to a number that is absent.
+    pub(super) fn place(&self, from: Handle, to: Handle) -> Result<(), Errno> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if !slots.absent.contains(&to) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let file = slots.files.get_mut(from as usize).and_then(Option::take).ok_or(Errno(libc::EBADF))?;
+        slots.absent.remove(&to);
+        slots.free.push(from);
+        slots.files[to as usize] = Some(file);
+        Ok(())
+    }
+
+    /// Whether files of a former VMM are being placed.
+    pub(super) fn is_placing(&self) -> bool {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).is_placing
+    }
+
+    /// Nothing more is placed: what is absent still is free.
+    pub(super) fn end_placing(&self) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.is_placing = false;
+        let absent = std::mem::take(&mut slots.absent);
+        slots.free.extend(absent.into_iter().rev());
     }
 
     pub(super) fn remove(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let slot = usize::try_from(handle).ok().and_then(|at| slots.files.get_mut(at));
-        let file = slot.and_then(Option::take).ok_or(Errno(libc::EBADF))?;
+        let Some(file) = slot.and_then(Option::take) else {
+            if slots.absent.remove(&handle) {
+                slots.free.push(handle);
+            }
+            return Err(Errno(libc::EBADF));
+        };
         slots.free.push(handle);
         Ok(file)
     }
@@ -335,6 +390,27 @@ mod tests {
         files.remove(of_programs[0]).unwrap();
         assert_eq!(files.insert_for_program(null()), Err(Errno(libc::ENFILE)));
         assert!(files.insert(null()).is_ok());
+    }
+
+    #[test]
+    fn a_file_takes_a_number_that_is_absent_and_no_other() {
+        let files = FileTable::within(512);
+        files.begin_above(3).unwrap();
+        assert_eq!((files.len(), files.end()), (0, 3));
+        let [one, other] = [(); 2].map(|()| files.insert(null()).unwrap());
+        assert_eq!((one, other), (3, 4));
+        assert_eq!([3, 5, Handle::MAX].map(|to| files.place(one, to)), [Err(Errno(libc::EINVAL)); 3]);
+        assert_eq!(files.place(9, 1), Err(Errno(libc::EBADF)));
+        files.place(one, 1).unwrap();
+        assert_eq!(files.place(other, 1), Err(Errno(libc::EINVAL)));
+        assert!(files.get(1).is_ok() && files.get(one).is_err());
+        // One that nobody wants any more.
+        assert!(files.remove(2).is_err());
+        assert_eq!((files.insert(null()), files.insert(null())), (Ok(2), Ok(3)));
+        files.end_placing();
+        assert_eq!(files.place(other, 0), Err(Errno(libc::EINVAL)));
+        assert_eq!((files.insert(null()), files.len()), (Ok(0), 5));
+        assert!(files.begin_above(1).is_err());
     }
 
     #[test]

@@ -126,7 +126,8 @@ impl HostIo {
         let file = self.files().get(handle)?;
         // A file in a volume comes back to hold its locks.
         let is_in_volume = file.mount().is_volume && file.kind() == FileKind::Regular;
-        if !file.is_path_only() && !is_in_volume {
+        let only_names = flags & libc::O_PATH != 0 && file.kind() == FileKind::Regular;
+        if !file.is_path_only() && !is_in_volume && !only_names {
             // A stream must not come back with more access than it was handed over with.
             return Err(Errno(libc::EBADF));
         }

@@ -91,7 +91,7 @@ impl HostIoLeft<'_> {
         HostIoPlan {
             files: self.files.iter().map(file).collect(),
             free: self.free.clone(),
-            terminal: self.host.terminal.get().copied(),
+            terminal: self.host.terminal.get(),
             watches,
             locks: self.host.locks().plan(),
             quota: self.host.quota().map(|quota| quota.plan()),

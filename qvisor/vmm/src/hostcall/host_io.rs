@@ -1,7 +1,8 @@
 //! The host-file half of a sandbox: the state that all its calls share.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::arguments::Handle;
@@ -22,6 +23,31 @@ use crate::sys;
 /// Descriptors that many programs do with, and the host's table of them takes 8 KiB for.
 const DESCRIPTORS: i32 = 1024;
 
+/// The handle of the terminal behind the streams: the first one that is set, wherever it is placed.
+#[derive(Debug)]
+pub(crate) struct Terminal(AtomicU64);
+
+impl Default for Terminal {
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Terminal {
+    pub(super) fn get(&self) -> Option<Handle> {
+        Handle::try_from(self.0.load(Ordering::Acquire)).ok()
+    }
+
+    fn set(&self, handle: Handle) {
+        let _ = self.0.compare_exchange(u64::MAX, handle.into(), Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// The file has got another handle.
+    pub(super) fn moved(&self, from: Handle, to: Handle) {
+        let _ = self.0.compare_exchange(from.into(), to.into(), Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
 /// See the module. [`HostIo::serve`] serves the calls from [`abi::hostcall::OPEN`] on.
 pub struct HostIo {
     files: FileTable,
@@ -29,10 +55,14 @@ pub struct HostIo {
     /// `/proc/self/fd`, opened before the process gives up its view of the host. Descriptors are opened anew by their
     /// names there, and by nothing else: a link there leads to the open file itself, never along a path.
     proc_dir: OwnedFd,
+    /// This process's page map. The jail closes the way to it.
+    page_map: Result<OwnedFd, Errno>,
     /// `/proc` is out of reach, and the working directory is [`Self::proc_dir`].
     jailed: AtomicBool,
     /// The terminal behind the streams.
-    pub(crate) terminal: OnceLock<Handle>,
+    pub(crate) terminal: Terminal,
+    /// A stream whose other end is closed, for a sandbox that had another VMM.
+    pub(super) lost_stream: OnceLock<OwnedFd>,
     /// The quota that bounds its views, if there is one.
     quota: OnceLock<Arc<Quota>>,
     /// Who connects to Unix sockets of the host, if the sandbox may.
@@ -59,6 +89,15 @@ impl HostIo {
         Ok(Self::of(proc_dir, files, IoThreads::new(sink)?))
     }
 
+    /// Prepares for a sandbox that had another VMM, whose handles ended at `first`: it opens all of them anew. Called before there is any
+    /// handle, and outside of the jail.
+    pub fn begin_above(&self, first: Handle) -> Result<(), Errno> {
+        let (ours, _) =
+            UnixStream::pair().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        let _ = self.lost_stream.set(ours.into());
+        self.files.begin_above(first)
+    }
+
     /// The objects of a sandbox that had another VMM.
     pub(super) fn of_former(
         files: FileTable,
@@ -73,17 +112,22 @@ impl HostIo {
             locks: locks.into(),
             ..Self::of(prepare(proc.as_fd())?, files, io)
         };
-        terminal.map(|terminal| host.terminal.set(terminal));
+        terminal.inspect(|terminal| host.terminal.set(*terminal));
         Ok(host)
     }
 
     fn of(proc_dir: OwnedFd, files: FileTable, io: IoThreads) -> Self {
+        // Whoever opens it with capabilities may read from it where on the host a page is.
+        let page_map =
+            process::without_capabilities(|| sys::openat(proc_dir.as_fd(), c"../pagemap", libc::O_RDONLY, 0));
         Self {
             files,
             io,
             proc_dir,
+            page_map,
             jailed: AtomicBool::new(false),
-            terminal: OnceLock::new(),
+            terminal: Terminal::default(),
+            lost_stream: OnceLock::new(),
             quota: OnceLock::new(),
             broker: OnceLock::new(),
             watches: Mutex::new(Rank::Watches, Watches::default()),
@@ -99,7 +143,8 @@ impl HostIo {
 
     /// The page map of this process ([`crate::memory::SandboxMemory::populated`]).
     pub(crate) fn page_map(&self) -> Result<std::fs::File, Errno> {
-        sys::openat(self.proc_dir.as_fd(), c"../pagemap", libc::O_RDONLY, 0).map(Into::into)
+        let map = self.page_map.as_ref().map_err(|error| *error)?;
+        Ok(map.try_clone()?.into())
     }
 
     /// The activity of one of this process's threads.
@@ -153,7 +198,7 @@ impl HostIo {
     pub fn adopt_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
         let (handle, stream) = self.adopt_as_stream(fd, false)?;
         if stream.is_terminal() {
-            let _ = self.terminal.set(handle);
+            self.terminal.set(handle);
         }
         Ok(handle)
     }
@@ -181,7 +226,7 @@ impl HostIo {
 
     /// Rows and columns of the terminal behind the streams.
     pub fn terminal_size(&self) -> Option<(u16, u16)> {
-        let file = self.files.get(*self.terminal.get()?).ok()?;
+        let file = self.files.get(self.terminal.get()?).ok()?;
         Some(process::terminal_size(file.as_fd()))
     }
 
@@ -240,4 +285,30 @@ fn prepare(proc: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     sys::clear_umask();
     sys::ignore_sigpipe();
     sys::openat(proc, c"self/fd", libc::O_PATH | libc::O_DIRECTORY, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// The effective capabilities of this thread.
+    fn effective() -> Option<String> {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        status.lines().find_map(|line| line.strip_prefix("CapEff:").map(str::to_owned))
+    }
+
+    #[test]
+    fn the_page_map_does_not_tell_where_on_the_host_a_page_is() {
+        let before = effective();
+        let io = HostIo::new(Arc::new(|_| {})).unwrap();
+        assert!(before.is_some() && effective() == before);
+        let here = Box::new(std::hint::black_box(7_u64));
+        let mut entry = [0; 8];
+        let page = &raw const *here as u64 / abi::PAGE_SIZE;
+        io.page_map().unwrap().read_exact_at(&mut entry, page * 8).unwrap();
+        let entry = u64::from_le_bytes(entry);
+        assert_eq!((entry >> 63, entry & ((1 << 55) - 1)), (1, 0), "present, and nowhere");
+    }
 }

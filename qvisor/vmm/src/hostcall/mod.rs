@@ -28,4 +28,5 @@ mod streams;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod ties;
 mod watches;

@@ -38,6 +38,10 @@ impl HostIo {
             Request::LockBytes { .. } | Request::LockQuery { .. } | Request::LockWhole { .. } => {
                 self.carry_out_lock(request)
             }
+            Request::Place { .. }
+            | Request::Placed
+            | Request::LostStream
+            | Request::LostConnection { .. } => self.carry_out_tie(request),
             Request::Socket(request) => self.carry_out_socket(request),
             _ => self.carry_out_node(request),
         }

@@ -66,7 +66,7 @@ impl HostIo {
             }
             Request::TtyWinsize { rows, columns } => {
                 let handle = self.terminal.get().ok_or(Errno(libc::ENOTTY))?;
-                sys::set_winsize(self.files().get(*handle)?.as_fd(), rows, columns)
+                sys::set_winsize(self.files().get(handle)?.as_fd(), rows, columns)
             }
             _ => Err(Errno(libc::ENOSYS)),
         }

@@ -99,6 +99,11 @@ impl Watches {
         self.stream.map(|stream| WatchPlan { stream, descriptors: self.descriptors.clone() })
     }
 
+    /// It has got another handle.
+    pub fn moved(&mut self, from: Handle, to: Handle) {
+        self.stream.iter_mut().filter(|stream| **stream == from).for_each(|stream| *stream = to);
+    }
+
     /// It is closed.
     pub fn closed(&mut self, handle: Handle) {
         if self.stream == Some(handle) {

@@ -144,6 +144,8 @@ const RECORD_LOCK: When = OneOf(1, &[libc::F_OFD_SETLK as u32, libc::F_OFD_GETLK
 const SLEEP: When = OneOf(0, &[libc::CLOCK_REALTIME as u32, libc::CLOCK_MONOTONIC as u32]);
 const DEADLINE: When = OneOf(0, &[libc::CLOCK_MONOTONIC as u32]);
 const TERMINAL: When = OneOf(1, &[low32(libc::TIOCGWINSZ), low32(libc::TIOCSWINSZ)]);
+/// Which memory of the process holds anything (PAGEMAP_SCAN), by its own page map.
+const PAGES: When = OneOf(1, &[0xc060_6610]);
 /// The bytes in a socket's queues, in and out, and whether reading stands at urgent data: SIOCINQ, SIOCOUTQ,
 /// SIOCOUTQNSD, SIOCATMARK.
 const QUEUES: When = OneOf(1, &[low32(libc::FIONREAD), low32(libc::TIOCOUTQ), 0x894b, 0x8905]);
@@ -189,6 +191,8 @@ const END_OR_CONTINUE: When =
 const CHILD: When = OneOf(0, &[libc::P_PID]);
 /// A stub, which is a child, whichever signal its end sends.
 const ANY_CHILD: When = OneOf(2, &[libc::__WALL as u32]);
+/// Pages of a snapshot that are about to be read; no page is dropped from the host's cache.
+const WANTED_SOON: When = OneOf(3, &[libc::POSIX_FADV_WILLNEED as u32]);
 const SET_NAME: When = OneOf(0, &[libc::PR_SET_NAME as u32]);
 const SET_GS: When = OneOf(0, &[0x1001]);
 
@@ -210,6 +214,7 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_pwritev, "pwritev", Always, "writes files"),
     rule(libc::SYS_pread64, "pread64", Always, "copies between files that the host cannot copy between"),
     rule(libc::SYS_pwrite64, "pwrite64", Always, "as above"),
+    rule(libc::SYS_fadvise64, "fadvise64", WANTED_SOON, "reads the pages of a snapshot ahead"),
     rule(libc::SYS_copy_file_range, "copy_file_range", Always, "copies between files"),
     rule(libc::SYS_ftruncate, "ftruncate", Always, "sizes"),
     rule(libc::SYS_fallocate, "fallocate", SPACE, "space for files; gives memory of the sandbox back"),
@@ -278,6 +283,7 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_mremap, "mremap", Always, "large blocks of the heap that grow"),
     rule(libc::SYS_brk, "brk", Always, "the heap"),
     rule(libc::SYS_madvise, "madvise", ADVICE, "gives memory back"),
+    rule(libc::SYS_ioctl, "ioctl", PAGES, "what of the sandbox's memory goes to an image"),
 
     // Threads of our own, and time.
     rule(libc::SYS_clone, "clone", THREAD, "vCPUs, and I/O threads when they are first needed"),

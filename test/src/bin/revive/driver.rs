@@ -6,21 +6,22 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use abi::layout::{LINEAR_BASE_SYSTRAP, WINDOW_PHYS_END};
+use codec::{PIECE_BYTES, Packer, Style, TableSet};
 use vmm::handover::Kept;
 
 use crate::Options;
-use crate::vmm_side::{ASLEEP, BOOT, ENDED, GO, LEAVE, READY, RESUME, SLEEP, WAKE, in_full};
+use crate::entrant::{self, Entrant, SecondContainer};
+use crate::vmm_side::{ASLEEP, BOOT, CREATE, ENDED, EXEC, GO, LEAVE, READY, RESUME, SLEEP, WAKE, in_full};
 
 /// How long any answer may take. It is no measure: what is lost never comes.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The program's wait status when nothing was wrong at its end.
 const RIGHT_END: u32 = 7 << 8;
 
@@ -29,9 +30,9 @@ const LINEAR_END: u64 = LINEAR_BASE_SYSTRAP + WINDOW_PHYS_END;
 /// The memory, from 0 on, in which the kernel keeps what it knows of a small sandbox, in bytes.
 const KERNEL_END: u64 = 32 << 20;
 
-type Outcome<T> = Result<T, String>;
+pub type Outcome<T> = Result<T, String>;
 
-fn why(error: impl std::fmt::Display) -> String {
+pub fn why(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -49,11 +50,14 @@ impl Drop for Vmm {
 }
 
 impl Vmm {
-    fn start(dir: &Path, platform: &str) -> Outcome<Self> {
+    fn start(dir: &Path, options: &Options) -> Outcome<Self> {
         let (ours, theirs) = UnixStream::pair().map_err(why)?;
         ours.set_read_timeout(Some(PATIENCE)).map_err(why)?;
         let child = Command::new("/proc/self/exe")
-            .args(["--platform", platform, "--vmm"])
+            .args(["--platform", &options.platform])
+            .args(options.server.then_some("--server"))
+            .args(options.afresh.then_some("--afresh"))
+            .arg("--vmm")
             .arg(dir)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
@@ -93,7 +97,7 @@ impl Vmm {
             match self.child.try_wait().map_err(why)? {
                 Some(status) => break status,
                 None if start.elapsed() > PATIENCE => return Err("the former VMM does not end".into()),
-                None => std::thread::sleep(Duration::from_micros(200)),
+                None => std::thread::sleep(Duration::from_micros(50)),
             }
         };
         if status.success() { Ok(()) } else { Err(format!("the former VMM ended with {status}")) }
@@ -121,6 +125,22 @@ impl Choices {
     }
 }
 
+/// A program's next line.
+pub fn line_of(from_it: &mut BufReader<File>) -> Outcome<String> {
+    if from_it.buffer().is_empty() {
+        // Each answer comes in one piece.
+        let mut fd = libc::pollfd { fd: from_it.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let patience = i32::try_from(PATIENCE.as_millis()).map_err(why)?;
+        // SAFETY: one structure, which is live.
+        if unsafe { libc::poll(&raw mut fd, 1, patience) } != 1 {
+            return Err("the program does not answer".into());
+        }
+    }
+    let mut line = String::new();
+    from_it.read_line(&mut line).map_err(why)?;
+    Ok(line.trim_end().to_owned())
+}
+
 /// The talk to the program.
 struct Program {
     to_it: File,
@@ -129,18 +149,23 @@ struct Program {
 }
 
 impl Program {
+    /// Connects to its server, which may not be there yet.
+    fn connect(&mut self, port: u16) -> Outcome<()> {
+        let start = Instant::now();
+        let client = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(client) => break client,
+                Err(error) if start.elapsed() > PATIENCE => return Err(why(error)),
+                Err(_) => std::thread::sleep(Duration::from_micros(200)),
+            }
+        };
+        client.set_read_timeout(Some(PATIENCE)).map_err(why)?;
+        self.client = Some(BufReader::new(client));
+        Ok(())
+    }
+
     fn line(&mut self) -> Outcome<String> {
-        // Each answer is one line, and comes in one piece.
-        let mut fd =
-            libc::pollfd { fd: self.from_it.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let patience = i32::try_from(PATIENCE.as_millis()).map_err(why)?;
-        // SAFETY: one structure, which is live.
-        if unsafe { libc::poll(&raw mut fd, 1, patience) } != 1 {
-            return Err("the program does not answer".into());
-        }
-        let mut line = String::new();
-        self.from_it.read_line(&mut line).map_err(why)?;
-        Ok(line.trim_end().to_owned())
+        line_of(&mut self.from_it)
     }
 
     fn ask(&mut self, word: &str) -> Outcome<()> {
@@ -182,9 +207,12 @@ struct World {
     choices: Choices,
     killed: u32,
     kept_bytes: u64,
+    packed_bytes: u64,
     /// Places in the kernel's memory that had an address of the VMM's in each round.
     addresses: Option<BTreeSet<u64>>,
     times: Vec<Times>,
+    entrant: Option<Entrant>,
+    second: Option<SecondContainer>,
     round: u32,
     /// How this round goes, for the report.
     step: &'static str,
@@ -198,8 +226,11 @@ pub fn run(options: &Options) -> ExitCode {
         choices: Choices(options.seed),
         killed: 0,
         kept_bytes: 0,
+        packed_bytes: 0,
         addresses: None,
         times: Vec::new(),
+        entrant: None,
+        second: None,
         round: 0,
         step: "",
     };
@@ -229,13 +260,10 @@ impl World {
             .and_then(|()| std::fs::create_dir(self.dir.join("data")))
             .map_err(why)?;
         for name in ["in", "out"] {
-            let path = std::ffi::CString::new(self.dir.join(name).as_os_str().as_bytes()).map_err(why)?;
-            // SAFETY: a path that is live.
-            if unsafe { libc::mkfifo(path.as_ptr(), 0o600) } != 0 {
-                return Err(why(std::io::Error::last_os_error()));
-            }
+            entrant::make_fifo(&self.dir.join(name))?;
         }
-        let mut vmm = Vmm::start(&self.dir, &self.options.platform)?;
+        let askers = entrant::prepare(&self.dir)?;
+        let mut vmm = Vmm::start(&self.dir, &self.options)?;
         vmm.say(BOOT)?;
         // Both ends of each, so that no open waits.
         let open = |name| File::options().read(true).write(true).open(self.dir.join(name)).map_err(why);
@@ -245,15 +273,28 @@ impl World {
         let mut program = Program { to_it, from_it: BufReader::new(from_it), client: None };
         let port = program.line()?;
         let port: u16 = port.parse().map_err(|_| format!("no port: {port:?}"))?;
-        let client = TcpStream::connect(("127.0.0.1", port)).map_err(why)?;
-        client.set_read_timeout(Some(PATIENCE)).map_err(why)?;
-        program.client = Some(BufReader::new(client));
+        program.connect(port)?;
         for round in 1..=self.options.rounds {
             let word = format!("round{round}");
             program.ask(&word)?;
             program.hear(&word)?;
             (self.round, self.step) = (round, "");
-            vmm = self.replace(vmm, &mut program, round)?;
+            if !(self.options.server || self.options.afresh) {
+                self.turn_of_entrant(&vmm, &askers, &word)?;
+                self.turn_of_second(&vmm, &word)?;
+            }
+            vmm = match self.options.afresh {
+                true => self.replace_afresh(vmm, &mut program, port)?,
+                false => self.replace(vmm, &mut program, round)?,
+            };
+        }
+        if let Some(mut second) = self.second.take() {
+            second.close();
+            second.end()?;
+        }
+        if let Some(mut entrant) = self.entrant.take() {
+            entrant.close();
+            entrant.end()?;
         }
         drop(program);
         // The one by which the kernel calls its VMM, which each VMM sets.
@@ -269,6 +310,44 @@ impl World {
         }
     }
 
+    /// A process comes in, does something, or has ended since.
+    fn turn_of_entrant(&mut self, vmm: &Vmm, askers: &UnixListener, word: &str) -> Outcome<()> {
+        if let Some(ended) = self.entrant.take_if(|entrant| entrant.is_to_end()) {
+            ended.end()?;
+        }
+        if self.entrant.is_none() {
+            vmm.say(EXEC)?;
+            self.entrant = Some(Entrant::accept(&self.dir, askers)?);
+        }
+        self.entrant.as_mut().map_or(Ok(()), |entrant| entrant.turn(word))
+    }
+
+    /// The second container, likewise.
+    fn turn_of_second(&mut self, vmm: &Vmm, word: &str) -> Outcome<()> {
+        if let Some(ended) = self.second.take_if(|second| second.is_to_end()) {
+            ended.end()?;
+        }
+        if self.second.is_none() {
+            vmm.say(CREATE)?;
+            self.second = Some(SecondContainer::meet(&self.dir)?);
+        }
+        self.second.as_mut().map_or(Ok(()), |second| second.turn(word))
+    }
+
+    /// The peer of the process that has come in does something, while there may be no VMM; or the second container is to end.
+    fn disturb(&mut self) -> Outcome<()> {
+        if self.choices.next(6) == 0 {
+            self.second.iter_mut().for_each(SecondContainer::close);
+        }
+        let choice = self.choices.next(6);
+        match (&mut self.entrant, choice) {
+            (Some(entrant), 0) => entrant.close(),
+            (Some(entrant), 1..=3) => entrant.signal()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// One VMM takes the place of another.
     fn replace(&mut self, vmm: Vmm, program: &mut Program, round: u32) -> Outcome<Vmm> {
         let was_asleep = self.choices.next(2) == 0;
@@ -280,37 +359,35 @@ impl World {
         // A request that comes at some moment: before, meanwhile or afterwards.
         let moment = self.choices.next(4);
         let word = format!("request{round}");
-        self.step = match (was_asleep, moment) {
-            (false, 0) => "awake, and asked before",
-            (false, 1) => "awake, and asked between",
-            (false, 2) => "awake, and asked before it ran",
-            (false, _) => "awake, and asked afterwards",
-            (true, 1) => "asleep, and asked between",
-            (true, 2) => "asleep, and asked before it ran",
-            (true, _) => "asleep, and asked afterwards",
-        };
+        self.step = step(was_asleep, moment);
         let start = Instant::now();
         let us = || start.elapsed().as_micros();
         if moment == 0 && !was_asleep {
             program.request(&word)?;
         }
         vmm.say(LEAVE)?;
+        if moment == 2 {
+            self.disturb()?;
+        }
+        // It begins meanwhile, and waits for what is kept.
+        let next = Vmm::start(&self.dir, &self.options)?;
         let kept = Kept::receive(&vmm.socket).map_err(|error| in_full(&error))?;
         let mut times = Times { was_asleep, kept: us(), ..Times::default() };
+        let memory = File::from(kept.memory().ok_or("no memory")?.try_clone_to_owned().map_err(why)?);
         if moment == 1 {
+            self.disturb()?;
             program.request(&word)?;
         }
-        vmm.end()?;
-        times.ended = us();
         let pause = us();
-        self.look_for_addresses(&kept, &mappings)?;
         while self.choices.next(4) == 0 {
             self.kill_one(&kept)?;
         }
         let skipped = us() - pause;
-        let next = Vmm::start(&self.dir, &self.options.platform)?;
+        // It takes everything over while the former one ends, and runs nothing before that.
         next.say(RESUME)?;
         kept.pass_on(&next.socket).map_err(|error| in_full(&error))?;
+        vmm.end()?;
+        times.ended = us() - skipped;
         next.hear(READY)?;
         times.ready = us() - skipped;
         if moment == 2 {
@@ -324,13 +401,46 @@ impl World {
         }
         program.reply(&word)?;
         times.answered = us() - skipped;
+        self.look_for_addresses(&memory, &mappings)?;
+        self.times.push(times);
+        Ok(next)
+    }
+
+    /// One VMM takes the place of another, and has none of its files. Whoever was connected is gone.
+    fn replace_afresh(&mut self, vmm: Vmm, program: &mut Program, port: u16) -> Outcome<Vmm> {
+        let was_asleep = self.choices.next(2) == 0;
+        self.step = if was_asleep { "asleep" } else { "awake" };
+        let word = format!("request{}", self.round);
+        program.request(&word)?;
+        program.reply(&word)?;
+        if was_asleep {
+            vmm.say(SLEEP)?;
+            vmm.hear(ASLEEP)?;
+        }
+        let start = Instant::now();
+        vmm.say(LEAVE)?;
+        let next = Vmm::start(&self.dir, &self.options)?;
+        let kept = Kept::receive(&vmm.socket).map_err(|error| in_full(&error))?;
+        let mut times = Times { was_asleep, kept: start.elapsed().as_micros(), ..Times::default() };
+        vmm.end()?;
+        times.ended = start.elapsed().as_micros();
+        next.say(RESUME)?;
+        kept.pass_on(&next.socket).map_err(|error| in_full(&error))?;
+        drop(kept);
+        next.hear(READY)?;
+        times.ready = start.elapsed().as_micros();
+        next.say(WAKE)?;
+        program.connect(port)?;
+        program.request(&word)?;
+        program.reply(&word)?;
+        times.answered = start.elapsed().as_micros();
         self.times.push(times);
         Ok(next)
     }
 
     /// Starts a VMM that is killed at some moment before it may run anything.
     fn kill_one(&mut self, kept: &Kept) -> Outcome<()> {
-        let vmm = Vmm::start(&self.dir, &self.options.platform)?;
+        let vmm = Vmm::start(&self.dir, &self.options)?;
         vmm.say(RESUME)?;
         self.killed += 1;
         match self.choices.next(3) {
@@ -349,9 +459,11 @@ impl World {
 
     /// Looks for words of the kernel's memory that are addresses of the former VMM's. A program's own number may look so, but not under
     /// each VMM.
-    fn look_for_addresses(&mut self, kept: &Kept, mappings: &[Range<u64>]) -> Outcome<()> {
-        let memory = File::from(kept.memory().ok_or("no memory")?.try_clone_to_owned().map_err(why)?);
+    fn look_for_addresses(&mut self, memory: &File, mappings: &[Range<u64>]) -> Outcome<()> {
         self.kept_bytes = self.kept_bytes.max(memory.metadata().map_err(why)?.blocks() * 512);
+        if self.options.figures {
+            self.packed_bytes = self.packed_bytes.max(packed_bytes(memory)?);
+        }
         let (mut piece, mut found) = (vec![0; 1 << 20], BTreeSet::new());
         for at in (0..KERNEL_END).step_by(piece.len()) {
             memory.read_exact_at(&mut piece, at).map_err(why)?;
@@ -367,6 +479,7 @@ impl World {
     }
 
     fn print_figures(&self) {
+        println!("packed by lz4: {} kB at most", self.packed_bytes >> 10);
         for was_asleep in [false, true] {
             let of = |part: fn(&Times) -> u128| {
                 let mut all: Vec<u128> =
@@ -383,6 +496,43 @@ impl World {
             println!("  order to an answer              {}", of(|times| times.answered));
         }
     }
+}
+
+/// How a round goes.
+fn step(was_asleep: bool, moment: u64) -> &'static str {
+    match (was_asleep, moment) {
+        (false, 0) => "awake, and asked before",
+        (false, 1) => "awake, and asked between",
+        (false, 2) => "awake, and asked before it ran",
+        (false, _) => "awake, and asked afterwards",
+        (true, 1) => "asleep, and asked between",
+        (true, 2) => "asleep, and asked before it ran",
+        (true, _) => "asleep, and asked afterwards",
+    }
+}
+
+/// Bytes of what a sparse file holds, packed.
+fn packed_bytes(file: &File) -> Outcome<u64> {
+    let seek = |from: u64, whence| {
+        let from = i64::try_from(from).ok()?;
+        // SAFETY: moves the position of a descriptor, which nobody uses.
+        u64::try_from(unsafe { libc::lseek(file.as_raw_fd(), from, whence) }).ok()
+    };
+    let mut packer = Packer::new(Style::Lz4, None::<TableSet>);
+    let (mut piece, mut room) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES * 2]);
+    let (mut at, mut bytes) = (0, 0);
+    while let Some(start) = seek(at, libc::SEEK_DATA) {
+        at = seek(start, libc::SEEK_HOLE).ok_or("a file without an end")?;
+        let mut from = start;
+        while from < at {
+            let len = PIECE_BYTES.min(usize::try_from(at - from).map_err(why)?);
+            let part = &mut piece[..len];
+            file.read_exact_at(part, from).map_err(why)?;
+            bytes += packer.pack(part, &mut room).unwrap_or(len) as u64;
+            from += len as u64;
+        }
+    }
+    Ok(bytes)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "times of some milliseconds")]

@@ -1,13 +1,14 @@
 //! Replaces the VMM of a sandbox again and again, each time by a new program with another address layout, and looks whether anything
 //! is lost or doubled.
 //!
-//!     revive [--rounds N] [--platform kvm|systrap] [--seed N] [--figures]
+//!     revive [--rounds N] [--platform kvm|systrap] [--seed N] [--server] [--afresh] [--figures]
 //!
 //! The driver starts a VMM, which runs a program with threads, children, sockets, timers, locks and memory of many kinds. Each round
-//! talks to the program, has the sandbox taken while it is awake or asleep, waits for the VMM's end, and starts the next one; some of
-//! those are killed before they run anything, and another takes their place. The VMMs are in no jail.
+//! talks to the program, has the sandbox taken while it is awake or asleep, and has the next VMM take it over and run it once the former
+//! one has ended; some are killed before they run anything, and another takes their place. The VMMs are in no jail.
 
 mod driver;
+mod entrant;
 mod program;
 mod vmm_side;
 
@@ -27,6 +28,12 @@ struct Options {
     /// Chooses what happens in which round
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Runs a plain server instead of the program with something of every kind
+    #[arg(long)]
+    server: bool,
+    /// The next VMM gets the memory and the pages alone, and opens everything else anew
+    #[arg(long)]
+    afresh: bool,
     /// Prints how long replacements take
     #[arg(long)]
     figures: bool,
@@ -38,7 +45,7 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     match &options.vmm {
-        Some(dir) => vmm_side::run(dir, &options.platform),
+        Some(dir) => vmm_side::run(dir, &options),
         None => driver::run(&options),
     }
 }

@@ -4,6 +4,8 @@
 pub const TEXT: &str = r#"
 import ctypes, fcntl, hashlib, mmap, os, select, signal, socket, struct, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
+# With a word behind it the next VMM has none of the sandbox's files: what is on the host without a name is lost, and so is who was there.
+is_afresh = len(sys.argv) > 1
 wrong = []
 def check(what, holds):
     if not holds: wrong.append(what)
@@ -33,11 +35,12 @@ log = open("/srv/log", "w+b", buffering=0)
 unlinked = open("/srv/gone", "w+b", buffering=0)
 os.unlink("/srv/gone")
 fcntl.lockf(log, fcntl.LOCK_EX, 10, 5)
+fcntl.flock(log, fcntl.LOCK_SH)
 
 # Waiters of all kinds.
 epoll = select.epoll()
 epoll.register(ours, select.EPOLLIN | select.EPOLLET)
-epoll.register(tcp_ours, select.EPOLLIN)
+if not is_afresh: epoll.register(tcp_ours, select.EPOLLIN)
 event = os.eventfd(3, os.EFD_NONBLOCK)
 timer = libc.timerfd_create(1, 0o4000)
 libc.timerfd_settime(timer, 0, struct.pack("4q", 0, 20_000_000, 0, 20_000_000), None)
@@ -86,8 +89,15 @@ threading.Thread(target=answer, daemon=True).start()
 
 # A server, for somebody outside.
 server = socket.create_server(("127.0.0.1", 0))
+resets, options = 0, [(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 0), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+for option in options: server.setsockopt(*option)
 def serve(connection):
-    while line := connection.recv(100): connection.sendall(b"again " + line)
+    global resets
+    try:
+        while line := connection.recv(100): connection.sendall(b"again " + line)
+    except ConnectionResetError:
+        resets += 1
+        check("after reset", connection.recv(10) == b"" and select.select([connection], [], [], 0)[0])
 def accept():
     while True: threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
 threading.Thread(target=accept, daemon=True).start()
@@ -98,8 +108,19 @@ for rounds, line in enumerate(sys.stdin, 1):
     if rounds > 1:
         check("epoll", ours.fileno() in [fd for fd, _ in epoll.poll(10)])
         check("socket", ours.recv(4) == b"done")
-        check("tcp", tcp_ours.recv(100) == b"number %d" % (rounds - 1))
-        check("datagram", datagrams[1].recv(100) == b"number %d" % (rounds - 1))
+        if is_afresh:
+            until = time.monotonic() + 60
+            while resets < rounds - 1 and time.monotonic() < until: time.sleep(0.001)
+            check("resets", resets == rounds - 1)
+            if rounds == 2:
+                for end in (tcp_ours, tcp_theirs):
+                    try: check("lost", end.recv(1) is None)
+                    except ConnectionResetError: pass
+                    check("end", end.recv(1) == b"")
+            check("option", all(bool(server.getsockopt(*option[:2])) == bool(option[2]) for option in options))
+        else:
+            check("tcp", tcp_ours.recv(100) == b"number %d" % (rounds - 1))
+            check("datagram", datagrams[1].recv(100) == b"number %d" % (rounds - 1))
         check("inotify", len(os.read(notify, 4096)) > 16)
         check("log", os.pread(log.fileno(), 100, 10 * (rounds - 2)) == b"%9d\n" % (rounds - 1))
         os.wait()
@@ -121,14 +142,15 @@ for rounds, line in enumerate(sys.stdin, 1):
     check("futex", answered.acquire(timeout=60))
     os.write(log.fileno(), b"%9d\n" % rounds)
     unlinked.write(nonce)
-    check("unlinked", os.pread(unlinked.fileno(), 16, 16 * (rounds - 1)) == nonce)
+    check("unlinked", unlinked.tell() == 16 * rounds and os.pread(unlinked.fileno(), 1 << 20, 0) == nonce * rounds)
     open(f"/srv/made-{rounds % 3}", "w").close()
     if rounds % 3 == 0:
         for at_ in range(3): os.unlink(f"/srv/made-{at_}")
     ours.send(b"x")
     while shared[ord("x")] != rounds % 256: time.sleep(0.001)
-    tcp_theirs.sendall(b"number %d" % rounds)
+    if not is_afresh: tcp_theirs.sendall(b"number %d" % rounds)
     datagrams[0].sendto(b"number %d" % rounds, datagrams[1].getsockname())
+    if is_afresh: check("datagram", datagrams[1].recv(100) == b"number %d" % rounds)
     if os.fork() == 0:
         # A child that has ended and is waited for under the next VMM.
         os._exit(0)
@@ -139,4 +161,19 @@ ours.recv(4)
 theirs.close()
 ours.close()
 os._exit(7 if os.waitpid(child, 0)[1] == 3 << 8 else 1)
+"#;
+
+/// A server of some 25 MB, which says no more than the other of each line, and does nothing else.
+pub const SERVER: &str = r#"
+import asyncio, concurrent.futures, decimal, email.message, http.server, json, os, socket, sqlite3, ssl, sys, threading, unittest, xml.dom.minidom
+held = [bytes([at % 251]) * 1000 for at in range(6000)]
+server = socket.create_server(("127.0.0.1", 0))
+def serve(connection):
+    while line := connection.recv(100): connection.sendall(b"again " + line)
+def accept():
+    while True: threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+threading.Thread(target=accept, daemon=True).start()
+print(server.getsockname()[1], flush=True)
+for line in sys.stdin: print(f"right {line.strip()}", flush=True)
+os._exit(7)
 "#;

@@ -3,7 +3,8 @@
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
-use abi::hostcall::REPORT_RUNNING;
+use abi::report::{ContainerId, Report};
+use vmm::checkpoint::ImageHead;
 use vmm::hibernate::Hibernation;
 use vmm::hostcall::events::EventQueue;
 use vmm::hostcall::host_io::HostIo;
@@ -55,7 +56,8 @@ impl Jailed<'_> {
             ids_are_mapped,
         } = self;
         let FrontEnd { channel, listener, .. } = front_end;
-        let supervisor = supervise(plan, &channel, leash, &events, hibernation)?;
+        let hibernation = beginning.home(hibernation)?;
+        let supervisor = supervise(plan, &channel, leash, &events, hibernation, beginning.head())?;
         if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
             take_orders(&supervisor, listener, ids_are_mapped)?;
             let seal = jail::seal(plan.platform)?;
@@ -74,7 +76,8 @@ impl Jailed<'_> {
         let (log_level, platform) = (beginning.records().log_level, plan.platform);
         let guest = Guest { sandbox, supervisor, log_level, platform };
         let loaded = beginning.load(&guest.sandbox);
-        match loaded.and_then(|loaded| Ok((jail::seal(platform)?, loaded))) {
+        let sealed = |loaded| Ok((jail::seal(platform)?, loaded));
+        match loaded.and_then(sealed) {
             Ok((seal, loaded)) => Ok(Sealed { seal, kernel: Kernel::Loaded(guest, loaded) }),
             Err(error) => guest.end(Err(error)),
         }
@@ -88,6 +91,7 @@ fn supervise(
     leash: Option<Leash>,
     events: &Arc<EventQueue>,
     hibernation: Hibernation,
+    snapshot: Option<&ImageHead>,
 ) -> Result<Arc<Supervisor>, VmmError> {
     let (channel, events) = (Arc::clone(channel), Arc::clone(events));
     let supervisor = Supervisor::new(channel, leash, events, hibernation, plan.pause_hibernates)
@@ -95,6 +99,10 @@ fn supervise(
         .of_a_command(matches!(plan.tree, Tree::CopyOnWrite { .. }))
         .of_a_pod(plan.is_pod)
         .with_exec_probe(plan.exec_probe);
+    let supervisor = match snapshot {
+        Some(head) => supervisor.of_a_snapshot(head),
+        None => supervisor,
+    };
     let supervisor = Arc::new(supervisor);
     supervisor.watch_packing();
     Ok(supervisor)
@@ -105,17 +113,18 @@ fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>
     config.memory_most_bytes = plan.memory_most_bytes;
     config.kernel_bytes = abi::layout::kernel_bytes(plan.memory_most_bytes);
     let newline = if plan.terminal { "\r\n" } else { "\n" };
-    let (teller, listening) = (Arc::clone(supervisor), Arc::clone(supervisor));
+    let [teller, listening, told, imaged] = [(); 4].map(|()| Arc::clone(supervisor));
     config.log = Arc::new(move |level, text| {
         if !teller.keep(level, text) {
             stderr_log::write(level, text, newline);
         }
     });
-    config.report = Arc::new(move |what, of| listening.report(what, of));
-    let told = Arc::clone(supervisor);
-    config.containers = Arc::new(move |of, news| told.take_container_news(of, news));
+    config.report = Arc::new(move |report| listening.report(report));
+    config.sleeps = Arc::new(move |request, is_stored| told.hibernated(request, is_stored));
+    config.images = Arc::new(move |request, news| imaged.imaged(request, news));
     config.hibernation = Arc::clone(supervisor.hibernation());
     config.execs = Arc::clone(supervisor.execs());
+    config.containers = Arc::clone(supervisor.coming_containers());
     config.device = device;
     config
 }
@@ -145,7 +154,7 @@ fn take_orders(
         start("dormouse-leash", Box::new(move || watching.watch()))?;
     }
     if supervisor.is_command() {
-        supervisor.report(REPORT_RUNNING, 0);
+        supervisor.report(&Report::ContainerRunning { container: ContainerId::FIRST });
     }
     Ok(())
 }

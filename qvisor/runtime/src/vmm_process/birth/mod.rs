@@ -16,41 +16,77 @@ mod outside;
 mod prepared;
 mod sealed;
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use vmm::boot::BootSpec;
-use vmm::sandbox::{Loaded, Sandbox, SandboxError};
+use vmm::checkpoint::{ImageFiles, ImageHead};
+use vmm::hibernate::Hibernation;
+use vmm::sandbox::{Loaded, Sandbox};
 
 use self::jailed::Jailed;
 pub(super) use self::outside::Outside;
 use self::prepared::Prepared;
 pub(super) use self::sealed::Sealed;
 use super::error::VmmError;
+use super::plan::RestorePlan;
 
 /// How the kernel of a sandbox comes to be.
 #[derive(Debug)]
 pub(super) enum Beginning {
     /// It boots, and is told this. [`Outside::prepare`] fills in mounts, streams and what the host's network shows.
     Boot(BootSpec),
+    /// It finds itself asleep, as a snapshot has it, and is told these, which are of another VMM and another bundle.
+    Restore(BootSpec, Box<RestorePlan>),
 }
 
 impl Beginning {
+    /// With a snapshot, whose files are these; `None`: there are others.
+    pub(super) fn restore(records: BootSpec, head: ImageHead, files: Vec<OwnedFd>) -> Option<Self> {
+        let [kernel, pages, table, orphans] = <[OwnedFd; 4]>::try_from(files).ok()?.map(File::from);
+        let files = ImageFiles { kernel, pages, table, orphans };
+        Some(Self::Restore(records, Box::new(RestorePlan { head, files })))
+    }
+
     fn records(&self) -> &BootSpec {
-        let Self::Boot(spec) = self;
-        spec
+        match self {
+            Self::Boot(records) | Self::Restore(records, _) => records,
+        }
     }
 
     fn records_mut(&mut self) -> &mut BootSpec {
-        let Self::Boot(spec) = self;
-        spec
+        match self {
+            Self::Boot(records) | Self::Restore(records, _) => records,
+        }
+    }
+
+    /// The head of the snapshot, if it is one.
+    fn head(&self) -> Option<&ImageHead> {
+        match self {
+            Self::Boot(_) => None,
+            Self::Restore(_, plan) => Some(&plan.head),
+        }
+    }
+
+    /// Puts the home of pages on those of the snapshot. The table of them may be a stranger's, so it is read in the jail.
+    fn home(&self, hibernation: Hibernation) -> Result<Hibernation, VmmError> {
+        match self {
+            Self::Boot(_) => Ok(hibernation),
+            Self::Restore(_, plan) => {
+                let base = plan.files.open_base(&plan.head)?;
+                hibernation.on_base(base).map_err(VmmError::NoHome)
+            }
+        }
     }
 
     /// Puts the kernel into the sandbox's memory.
-    fn load(&self, sandbox: &Arc<Sandbox>) -> Result<Loaded, SandboxError> {
-        match self {
-            Self::Boot(spec) => sandbox.load(spec, None),
-        }
+    fn load(&self, sandbox: &Arc<Sandbox>) -> Result<Loaded, VmmError> {
+        Ok(match self {
+            Self::Boot(records) => sandbox.load(records, None)?,
+            Self::Restore(records, plan) => sandbox.load(records, Some(&plan.files.snapshot(&plan.head)?))?,
+        })
     }
 }
 

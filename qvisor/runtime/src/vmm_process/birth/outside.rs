@@ -46,7 +46,7 @@ impl<'p> Outside<'p> {
     pub(super) fn prepare(self) -> Result<Prepared<'p>, VmmError> {
         let Self { host, plan, mut beginning, front_end, companions, preserved } = self;
         let events = Arc::new(EventQueue::new());
-        let hibernation = Hibernation::open(&host, &plan.swap)?;
+        let hibernation = Hibernation::open(&host, plan.swap.clone())?;
         let mut users = Users::enter_namespaces(&host, plan.userns, id_maps(plan), propagation(plan))?;
         let network_owner = net::enter(&host, &plan.network)?;
         net::belongs_to(&plan.network, network_owner);
@@ -55,6 +55,10 @@ impl<'p> Outside<'p> {
         std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
         let leash = make_leash(&host, plan, companions, &front_end.channel)?;
         let io = host_io(&host, plan, &users, &events)?;
+        if let Some(head) = beginning.head() {
+            // The kernel's own numbers stay the kernel's.
+            io.begin_above(head.handles).map_err(VmmError::HostIo)?;
+        }
         let records = beginning.records_mut();
         let files::Opened { following, volumes } =
             files::open(&host, plan, records, preserved, &io, &mut users)?;

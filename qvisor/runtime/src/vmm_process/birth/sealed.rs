@@ -35,7 +35,7 @@ impl Sealed {
     pub(in crate::vmm_process) fn run(self) -> ! {
         let Self { seal, kernel } = self;
         match kernel {
-            Kernel::Loaded(guest, loaded) => guest.end(loaded.run(&seal)),
+            Kernel::Loaded(guest, loaded) => guest.end(loaded.run(&seal).map_err(VmmError::from)),
             Kernel::StandIn { supervisor, events, mounts } => {
                 supervisor.finish(Ok(stand_in(mounts, &events)));
             }
@@ -53,19 +53,19 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Ends this process, once everybody knows how the sandbox ended.
-    pub(super) fn end(self, status: Result<u32, SandboxError>) -> ! {
+    pub(super) fn end(self, status: Result<u32, VmmError>) -> ! {
         let Self { sandbox, supervisor, log_level, platform } = self;
         if log_level >= LOG_INFO && platform == Platform::Kvm {
             let exits: Vec<String> =
                 sandbox.exits().iter().map(|(reason, count)| format!("{reason} {count}")).collect();
             sandbox.log(LOG_INFO, &format!("exits: {}", exits.join(", ")));
         }
-        if matches!(status, Err(SandboxError::Stuck(_))) {
+        if matches!(status, Err(VmmError::Sandbox(SandboxError::Stuck(_)))) {
             watchdog::end_by_force();
         }
         // The process ends now; freeing all this piece by piece would only cost time.
         std::mem::forget(sandbox);
-        supervisor.finish(status.map(u32::cast_signed).map_err(|error| chain(&VmmError::from(error))))
+        supervisor.finish(status.map(u32::cast_signed).map_err(|error| chain(&error)))
     }
 }
 

@@ -9,6 +9,6 @@ pub mod allow;
 pub mod decode;
 pub mod request;
 mod serve;
-mod sys;
+pub(super) mod sys;
 #[cfg(test)]
 mod tests;

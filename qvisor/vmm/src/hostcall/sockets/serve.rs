@@ -78,7 +78,12 @@ impl HostIo {
         self.insert_socket(fd, SocketKind { family: libc::AF_UNIX, kind, protocol: 0 }, token).map(i64::from)
     }
 
-    fn insert_socket(&self, fd: OwnedFd, kind: SocketKind, token: u64) -> Result<Handle, Errno> {
+    pub(in crate::hostcall) fn insert_socket(
+        &self,
+        fd: OwnedFd,
+        kind: SocketKind,
+        token: u64,
+    ) -> Result<Handle, Errno> {
         let handle = self.files().insert_for_program(HostFile::new(
             fd,
             FileKind::Socket(kind),

@@ -47,6 +47,20 @@ pub fn accept(fd: BorrowedFd<'_>, address: GuestSlice<'_>) -> Result<(OwnedFd, u
     Ok((accepted, len.min(abi::socket::ADDRESS_MAX)))
 }
 
+/// `accept4(2)` of a connection from whomsoever.
+pub fn accept_any(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let nowhere = std::ptr::null_mut::<u8>();
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    sys_call!(libc::SYS_accept4, fd.as_raw_fd(), nowhere, nowhere, flags).map(owned)
+}
+
+/// `getsockname(2)`; result: the address's length, which may be more than there is room for.
+pub fn own_name(fd: BorrowedFd<'_>, address: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = socklen(address.len());
+    sys_call!(libc::SYS_getsockname, fd.as_raw_fd(), address.as_mut_ptr(), &raw mut len)?;
+    Ok(len as usize)
+}
+
 /// `getsockname(2)` or `getpeername(2)`; result: the address's length.
 pub fn name(fd: BorrowedFd<'_>, peer: bool, address: GuestSlice<'_>) -> Result<i64, Errno> {
     let mut len = socklen(address.len());

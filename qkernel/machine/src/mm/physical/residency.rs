@@ -2,13 +2,18 @@
 //! section 3.4). The frame stays allocated meanwhile, with all its references; so a shared page comes back once, for all.
 //!
 //! A frame is *resident*, *absent* or *arriving*: its content is elsewhere, and the host is at work on bringing it back
-//! ([`super::arrival`]). Frames become absent while nothing else runs ([`mark`]). A claim makes an absent one arriving, under
+//! ([`crate::mm::arrival`]). Frames become absent while nothing else runs ([`mark`]). A claim makes an absent one arriving, under
 //! one lock, so content is fetched once and never comes back over a newer one; its landing makes it resident. Whoever
 //! claims a frame has a reference to it until it has landed: a frame that the host still writes to is nobody else's.
-//! `super::arrival_life` goes through all orders.
+//! `mm::arrival_life` goes through all orders.
+//!
+//! Content may *stay* in absent frames ([`stay`]): while an image of the sandbox is written, so that whoever reaches a page first, by
+//! whatever way, has it saved for the image on that occasion. To the kernel it is elsewhere, and comes back like any other.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::hostcall as hc;
 
 use super::frames::{self, Frame};
 use crate::errno::{Errno, Result};
@@ -25,7 +30,7 @@ static WAITING: [WaitQueue; 16] = [const { WaitQueue::new() }; 16];
 
 /// Where the content of a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Residence {
+pub(in crate::mm) enum Residence {
     Resident,
     Absent,
     Arriving,
@@ -38,6 +43,10 @@ struct Residency {
     arriving: Once<&'static [AtomicU64]>,
     /// One bit a frame: its content was stored, and has not been reached since but by entries.
     untouched: Once<&'static [AtomicU64]>,
+    /// One bit a frame: of the absent ones, those whose content has stayed in memory.
+    staying: Once<&'static [AtomicU64]>,
+    /// Odd: there may be such frames. It grows with each time that content stays, and each end of that.
+    stays: AtomicU64,
     /// Held while frames are claimed, and while they land.
     claims: SpinLock<()>,
     /// How many frames are absent.
@@ -50,6 +59,8 @@ impl Residency {
             absent: Once::new(),
             arriving: Once::new(),
             untouched: Once::new(),
+            staying: Once::new(),
+            stays: AtomicU64::new(0),
             claims: SpinLock::new(Rank::Claims, ()),
             count: AtomicU64::new(0),
         }
@@ -57,7 +68,7 @@ impl Residency {
 
     /// Takes the tables for the bits.
     fn prepare(&self, table: impl Fn(u64) -> Option<&'static [AtomicU64]>) -> Result<()> {
-        for (number, place) in (0..).zip([&self.arriving, &self.untouched, &self.absent]) {
+        for (number, place) in (0..).zip([&self.arriving, &self.untouched, &self.staying, &self.absent]) {
             let bits = table(number).ok_or(Errno::ENOMEM)?;
             place.call_once(|| bits);
         }
@@ -102,8 +113,11 @@ impl Residency {
     fn land(&self, landed: impl Iterator<Item = (u32, bool)>) {
         let _claims = self.claims.lock();
         for (index, came) in landed {
-            if came && clear(&self.absent, index) {
+            // Whether it came or not, what has stayed is here once nobody wants it any more.
+            let is_here = came || self.number().is_none() && is_set(&self.staying, index);
+            if is_here && clear(&self.absent, index) {
                 self.count.fetch_sub(1, Ordering::Relaxed);
+                clear(&self.staying, index);
             }
             clear(&self.arriving, index);
         }
@@ -131,21 +145,76 @@ impl Residency {
         }
     }
 
+    /// The content of the frames of `bits`, which are absent, is in memory. Nothing else runs.
+    fn stay(&self, bits: impl Iterator<Item = u64>) {
+        let Some(staying) = self.staying.get() else { return };
+        let _claims = self.claims.lock();
+        for (word, bits) in staying.iter().zip(bits) {
+            put(word, bits);
+        }
+        self.stays.fetch_or(1, Ordering::SeqCst);
+    }
+
+    /// By which number content stays in absent frames; `None`: none does.
+    fn number(&self) -> Option<u64> {
+        Some(self.stays.load(Ordering::SeqCst)).filter(|number| number & 1 != 0)
+    }
+
+    /// Whether the content of a frame has stayed and is about to go; true once for each.
+    fn leaves(&self, index: u32) -> bool {
+        self.number().is_some() && is_set(&self.staying, index) && clear(&self.staying, index)
+    }
+
+    /// Content that has stayed by this number is resident again. Whoever asks whether any stays meanwhile waits for the end of it.
+    fn end_stay(&self, number: u64) {
+        let (Some(staying), Some(absent), Some(arriving)) =
+            (self.staying.get(), self.absent.get(), self.arriving.get())
+        else {
+            return;
+        };
+        let _claims = self.claims.lock();
+        if self.number() != Some(number) {
+            return;
+        }
+        for ((staying, absent), arriving) in staying.iter().zip(*absent).zip(*arriving) {
+            let bits = staying.load(Ordering::Acquire);
+            if bits == 0 {
+                continue;
+            }
+            // What is on its way lands by itself.
+            let coming = bits & arriving.load(Ordering::Acquire);
+            staying.store(coming, Ordering::Release);
+            let were = absent.fetch_and(!(bits & !coming), Ordering::AcqRel) & bits & !coming;
+            self.count.fetch_sub(u64::from(were.count_ones()), Ordering::Relaxed);
+        }
+        self.stays.store(number + 1, Ordering::SeqCst);
+    }
+
+    /// Nothing has stayed: the memory is a copy, without it.
+    fn stay_elsewhere(&self) {
+        if let (Some(number), Some(staying)) = (self.number(), self.staying.get()) {
+            staying.iter().for_each(|word| put(word, 0));
+            self.stays.store(number + 1, Ordering::SeqCst);
+        }
+    }
+
     /// The absent frames are those of `bits`, and no others. Nothing else runs. `bits` is at least as long as ever before.
     fn replace(&self, bits: impl Iterator<Item = u64>) {
         let (Some(absent), Some(untouched)) = (self.absent.get(), self.untouched.get()) else { return };
         let words = absent.iter().zip(untouched.iter());
         let mut count = 0;
         for ((absent, untouched), bits) in words.zip(bits) {
-            // Most are 0 and stay so; written they would take up memory.
-            for word in [untouched, absent] {
-                if word.load(Ordering::Relaxed) != bits {
-                    word.store(bits, Ordering::Release);
-                }
-            }
+            [untouched, absent].into_iter().for_each(|word| put(word, bits));
             count += u64::from(bits.count_ones());
         }
         self.count.store(count, Ordering::Relaxed);
+    }
+}
+
+/// Gives a word of a table other bits. Most are 0 and stay so; written they would take up memory.
+fn put(word: &AtomicU64, bits: u64) {
+    if word.load(Ordering::Relaxed) != bits {
+        word.store(bits, Ordering::Release);
     }
 }
 
@@ -188,7 +257,7 @@ pub fn is_swapped(frame: Frame) -> bool {
 }
 
 /// Where the frame's content is.
-pub(super) fn residence(frame: Frame) -> Residence {
+pub(in crate::mm) fn residence(frame: Frame) -> Residence {
     if RESIDENCY.absent.get().is_none() {
         return Residence::Resident;
     }
@@ -196,7 +265,7 @@ pub(super) fn residence(frame: Frame) -> Residence {
 }
 
 /// Claims those of `wanted` that are absent and that `holds` gets hold of.
-pub(super) fn claim<R>(
+pub(in crate::mm) fn claim<R>(
     wanted: impl Iterator<Item = u32>,
     holds: impl Fn(u32) -> Option<R>,
     claimed: impl FnMut(u32, R),
@@ -205,32 +274,61 @@ pub(super) fn claim<R>(
 }
 
 /// Ends claims of frames, whether their content has come (true) or not. [`wake`] tells those who wait.
-pub(super) fn land(landed: impl Iterator<Item = (u32, bool)>) {
+pub(in crate::mm) fn land(landed: impl Iterator<Item = (u32, bool)>) {
     RESIDENCY.land(landed);
 }
 
 /// Wakes the tasks that wait for frames that have landed.
-pub(super) fn wake(landed: impl Iterator<Item = u32>) {
+pub(in crate::mm) fn wake(landed: impl Iterator<Item = u32>) {
     let queues = landed.fold(0_u64, |queues, index| queues | 1 << (index as usize % WAITING.len()));
     let woken = WAITING.iter().enumerate().filter(|(at, _)| queues & 1 << at != 0);
     woken.for_each(|(_, queue)| queue.wake_all());
 }
 
 /// Sleeps until the frame is not on its way.
-pub(super) fn wait_for(frame: Frame) {
+pub(in crate::mm) fn wait_for(frame: Frame) {
     let Some(index) = frames::index(frame) else { return };
     queue_of(index).wait_uninterruptible(|| RESIDENCY.of(index) != Residence::Arriving);
 }
 
 /// The number of a frame that is reached for the first time since its content was stored.
-pub(super) fn first_touch(frame: Frame) -> Option<u32> {
+pub(in crate::mm) fn first_touch(frame: Frame) -> Option<u32> {
     frames::index(frame).filter(|index| RESIDENCY.touch(*index))
 }
 
 /// The allocator gives the frame to somebody new. True: old content may have come into it.
 #[must_use]
-pub(super) fn forget(frame: Frame) -> bool {
-    RESIDENCY.absent.get().is_some() && frames::index(frame).is_some_and(|index| RESIDENCY.forget(index))
+pub(in crate::mm) fn forget(frame: Frame) -> bool {
+    if RESIDENCY.absent.get().is_none() {
+        return false;
+    }
+    frames::index(frame).is_some_and(|index| {
+        if RESIDENCY.leaves(index) {
+            // An error only says that nobody wants it.
+            let _ = platform::call(hc::KEEP, [u64::from(index), 1, 0, 0, 0, 0]);
+        }
+        RESIDENCY.forget(index)
+    })
+}
+
+/// The content of the frames in `bits`, which have just been [marked](mark), has stayed in memory.
+pub fn stay(bits: impl Iterator<Item = u64>) {
+    RESIDENCY.stay(bits);
+}
+
+/// Whether content that has stayed in memory is still wanted for an image. If not, what has stayed is resident again.
+pub fn is_staying() -> bool {
+    let Some(number) = RESIDENCY.number() else { return false };
+    let is_wanted = platform::call(hc::KEEP, [0; 6]).is_ok_and(|wanted| wanted != 0);
+    if !is_wanted {
+        RESIDENCY.end_stay(number);
+    }
+    is_wanted
+}
+
+/// Another VMM has taken over. No content has stayed in its memory.
+pub(crate) fn revive() {
+    RESIDENCY.stay_elsewhere();
 }
 
 /// Makes room for the bits; before the first [`mark`].
@@ -318,6 +416,64 @@ mod tests {
         assert!(!residency.touch(1) && residency.touch(2) && !residency.touch(2));
         residency.replace([4].into_iter());
         assert!(residency.touch(2));
+    }
+
+    #[test]
+    fn what_stays_is_resident_again_but_for_what_is_on_its_way() {
+        let residency = absent(&[0b1111, 1]);
+        assert!(!residency.leaves(1));
+        residency.stay([0b0111, 1].into_iter());
+        assert_eq!(claim(&residency, &[1, 2]), [1, 2]);
+        residency.land([(2, true)].into_iter());
+        // It has landed, was allocated anew, or never stayed.
+        assert!(
+            !residency.leaves(2) && residency.leaves(64) && !residency.leaves(64) && !residency.leaves(3)
+        );
+        assert!(!residency.forget(64));
+        residency.end_stay(1);
+        assert_eq!(
+            [0, 1, 2, 3, 64].map(|index| residency.of(index)),
+            [
+                Residence::Resident,
+                Residence::Arriving,
+                Residence::Resident,
+                Residence::Absent,
+                Residence::Resident
+            ]
+        );
+        assert_eq!(residency.count.load(Ordering::Relaxed), 2);
+        // It did not come, and is there.
+        residency.land([(1, false)].into_iter());
+        assert_eq!((residency.of(1), residency.count.load(Ordering::Relaxed)), (Residence::Resident, 1));
+    }
+
+    #[test]
+    fn one_that_comes_late_to_end_it_ends_no_later_stay() {
+        let residency = absent(&[0b11]);
+        residency.stay([0b01].into_iter());
+        residency.end_stay(1);
+        residency.replace([0b11].into_iter());
+        residency.stay([0b11].into_iter());
+        residency.end_stay(1);
+        assert_eq!((residency.of(0), residency.number()), (Residence::Absent, Some(3)));
+        // A claim that is given back meanwhile leaves it where it is.
+        assert_eq!(claim(&residency, &[1]), [1]);
+        residency.land([(1, false)].into_iter());
+        assert_eq!(residency.of(1), Residence::Absent);
+        residency.end_stay(3);
+        assert_eq!([0, 1].map(|index| residency.of(index)), [Residence::Resident; 2]);
+    }
+
+    #[test]
+    fn another_vmms_memory_has_nothing_that_stays() {
+        let residency = absent(&[0b11]);
+        residency.stay([0b01].into_iter());
+        residency.stay_elsewhere();
+        assert!(!residency.leaves(0) && residency.number().is_none());
+        assert_eq!([0, 1].map(|index| residency.of(index)), [Residence::Absent; 2]);
+        assert_eq!(claim(&residency, &[0]), [0]);
+        residency.land([(0, false)].into_iter());
+        assert_eq!(residency.of(0), Residence::Absent);
     }
 
     #[test]

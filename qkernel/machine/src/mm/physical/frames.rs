@@ -13,10 +13,10 @@ pub use allocator::bitmap::Frame;
 use super::account::{self, RESERVE_BYTES, SANDBOX};
 use super::frame_owners::{self, Tally};
 use super::owners;
-use super::page::PAGE_BYTES;
 use super::residency;
 use crate::arch;
 use crate::errno::{Errno, Result};
+use crate::mm::page::PAGE_BYTES;
 use crate::owner::{self, Owner};
 use crate::platform;
 use crate::rank::Rank;
@@ -30,9 +30,9 @@ static BITS_PHYS: Once<u64> = Once::new();
 /// log2 of the bytes of a block.
 const BLOCK_SHIFT: u32 = 22;
 /// Tables with a bit for each frame.
-const BIT_TABLES: u64 = 3;
+const BIT_TABLES: u64 = 4;
 /// When fewer frames are left, faults take one at a time.
-pub(super) const SCARCE_FRAMES: usize = 4096;
+pub(in crate::mm) const SCARCE_FRAMES: usize = 4096;
 /// Frames beyond the limit, for processes that come in from outside.
 const RESERVE: usize = RESERVE_BYTES / 4096;
 
@@ -69,7 +69,7 @@ const fn bit_table_bytes(blocks: u64) -> u64 {
 }
 
 /// The table of this number with a bit for each frame, all of them 0 at first. The same each time. Small numbers only.
-pub(super) fn bit_table(number: u64) -> Option<&'static [AtomicU64]> {
+pub(in crate::mm) fn bit_table(number: u64) -> Option<&'static [AtomicU64]> {
     debug_assert!(number < BIT_TABLES);
     let bytes = bit_table_bytes(total() as u64 >> (BLOCK_SHIFT - abi::PAGE_SHIFT));
     let start = BITS_PHYS.get()? + number * bytes;
@@ -301,7 +301,7 @@ pub fn alloc_zeroed_run(max: usize, near: Option<Frame>, dirty_max: usize) -> Op
 }
 
 /// Up to `max` contiguous frames whose content the caller overwrites whole.
-pub(super) fn alloc_any_run(max: usize) -> Option<FrameRun> {
+pub(in crate::mm) fn alloc_any_run(max: usize) -> Option<FrameRun> {
     let run = alloc_run(max, None)?;
     for at in 0..run.frames {
         let _ = residency::forget(run.start.add(at));
@@ -335,12 +335,12 @@ const MANY: usize = 64;
 static FREED_MANY: AtomicBool = AtomicBool::new(false);
 
 /// Whether many frames were freed at once since this was asked last. One load as a rule.
-pub(super) fn take_freed_many() -> bool {
+pub(in crate::mm) fn take_freed_many() -> bool {
     FREED_MANY.load(Ordering::Relaxed) && FREED_MANY.swap(false, Ordering::Relaxed)
 }
 
 /// Drops the references to many frames that entries kept.
-pub(super) fn drop_refs(list: impl IntoIterator<Item = Frame>) {
+pub(in crate::mm) fn drop_refs(list: impl IntoIterator<Item = Frame>) {
     let mut list = list.into_iter().peekable();
     if let (Some(frames), Some(_)) = (frames(), list.peek()) {
         let mut tally = Tally::new();
@@ -353,7 +353,7 @@ pub(super) fn drop_refs(list: impl IntoIterator<Item = Frame>) {
 }
 
 /// Runs `f` while no frame is allocated or freed.
-pub(super) fn exclusively(f: impl FnOnce()) {
+pub(in crate::mm) fn exclusively(f: impl FnOnce()) {
     if let Some(frames) = frames() {
         frames.exclusively(f);
     }
@@ -397,18 +397,18 @@ pub fn reclaim() -> u64 {
 
 /// Gives up to `most` free frames back to the host, of the highest block below `below` that has a run of `least`; that block,
 /// and how many went. `None`: there is no such block.
-pub(super) fn give_back(below: usize, least: usize, most: usize) -> Option<(usize, usize)> {
+pub(in crate::mm) fn give_back(below: usize, least: usize, most: usize) -> Option<(usize, usize)> {
     let release = |phys, bytes| platform::release(phys, bytes).is_ok();
     frames()?.reclaim_step(below, least, most, release)
 }
 
 /// Free frames that hold memory of the host.
-pub(super) fn held_free() -> usize {
+pub(in crate::mm) fn held_free() -> usize {
     frames().map_or(0, BitmapAllocator::dirty_free_frames)
 }
 
 /// See [`BitmapAllocator::take_watermark`].
-pub(super) fn take_watermark() -> (usize, u64) {
+pub(in crate::mm) fn take_watermark() -> (usize, u64) {
     frames().map_or((0, 0), BitmapAllocator::take_watermark)
 }
 

@@ -17,7 +17,7 @@ const CHUNK_FRAMES: usize = 4096;
 const TALLY_FRAMES: usize = 64;
 
 /// Takes the table, all of it 0.
-pub(super) fn init(table: &'static [AtomicU8]) {
+pub(in crate::mm) fn init(table: &'static [AtomicU8]) {
     TABLE.call_once(|| table);
 }
 
@@ -26,14 +26,14 @@ fn entry(frame: Frame) -> Option<&'static AtomicU8> {
 }
 
 /// Notes whose `count` frames from `first` on are, which were just allocated, and charged before.
-pub(super) fn note(first: Frame, count: usize, owner: Owner) {
+pub(in crate::mm) fn note(first: Frame, count: usize, owner: Owner) {
     let Some((table, index)) = TABLE.get().zip(frames::index(first)) else { return };
     let entries = table.iter().skip(index as usize).take(count);
     entries.for_each(|entry| entry.store(owner.number() + 1, Ordering::Relaxed));
 }
 
 /// Gives all frames of an owner that has no tasks any more to the sandbox.
-pub(super) fn leave_to_sandbox(owner: Owner) {
+pub(in crate::mm) fn leave_to_sandbox(owner: Owner) {
     let Some(table) = TABLE.get() else { return };
     let (from, to) = (owner.number() + 1, Owner::SANDBOX.number() + 1);
     for entries in table[..frames::reach().min(table.len())].chunks(CHUNK_FRAMES) {
@@ -50,19 +50,19 @@ pub(super) fn leave_to_sandbox(owner: Owner) {
 }
 
 /// Uncharges frames, some at a time.
-pub(super) struct Tally {
+pub(in crate::mm) struct Tally {
     owner: Owner,
     count: usize,
 }
 
 impl Tally {
-    pub(super) const fn new() -> Self {
+    pub(in crate::mm) const fn new() -> Self {
         Self { owner: Owner::SANDBOX, count: 0 }
     }
 
     /// The frame's last reference went, and it is not free yet. The allocator's lock is held, so its owner does not leave it
     /// to the sandbox just now.
-    pub(super) fn add(&mut self, frame: Frame) {
+    pub(in crate::mm) fn add(&mut self, frame: Frame) {
         let Some(entry) = entry(frame) else { return };
         let Some(number) = entry.load(Ordering::Relaxed).checked_sub(1) else { return };
         entry.store(0, Ordering::Relaxed);

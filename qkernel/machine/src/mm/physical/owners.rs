@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::account::{self, RESERVE_BYTES, uses_reserve};
 use super::frame_owners;
-use super::page::PAGE_BYTES;
 use crate::errno::{Errno, Result};
 use crate::heap;
+use crate::mm::page::PAGE_BYTES;
 use crate::owner::{self, OWNERS, Owner};
 use crate::sched::shares;
 use crate::{counts, handles, host_locks, host_watches};
@@ -255,7 +255,7 @@ pub fn limit(owner: Owner) -> Option<u64> {
 }
 
 /// Frames that an owner may still have, as far as its own limit goes.
-pub(super) fn available(owner: Owner) -> usize {
+pub(in crate::mm) fn available(owner: Owner) -> usize {
     match row(owner) {
         row if row.limit() == UNLIMITED => usize::MAX,
         row => row.frames_limit(kernel(owner)).saturating_sub(row.count_frames()),
@@ -263,7 +263,7 @@ pub(super) fn available(owner: Owner) -> usize {
 }
 
 /// Charges an owner for up to `wanted` frames that the current task is about to allocate; how many it may have.
-pub(super) fn charge_frames(owner: Owner, wanted: usize) -> usize {
+pub(in crate::mm) fn charge_frames(owner: Owner, wanted: usize) -> usize {
     let row = row(owner);
     // Without a limit its kernel memory does not matter.
     let kernel = if row.limit() == UNLIMITED { 0 } else { kernel(owner) };
@@ -271,40 +271,40 @@ pub(super) fn charge_frames(owner: Owner, wanted: usize) -> usize {
 }
 
 /// Whether the current task would get a frame, as far as its owner's limit goes.
-pub(super) fn would_get_frame(owner: Owner) -> bool {
+pub(in crate::mm) fn would_get_frame(owner: Owner) -> bool {
     let charged = charge_frames(owner, 1);
     uncharge_frames(owner, charged);
     charged == 1
 }
 
 /// Notes the owner's peak, once the frames that it was charged for have been allocated.
-pub(super) fn note_peak(owner: Owner) {
+pub(in crate::mm) fn note_peak(owner: Owner) {
     row(owner).note_peak();
 }
 
 /// See [`charge_frames`].
-pub(super) fn uncharge_frames(owner: Owner, count: usize) {
+pub(in crate::mm) fn uncharge_frames(owner: Owner, count: usize) {
     if count != 0 {
         row(owner).frames.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
-pub(super) fn give_frame(from: Owner, to: Owner) {
+pub(in crate::mm) fn give_frame(from: Owner, to: Owner) {
     row(to).frames.fetch_add(1, Ordering::Relaxed);
     row(from).frames.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// The host keeps so much more for an owner's objects.
-pub(super) fn add_host_side(owner: Owner, bytes: usize) {
+pub(in crate::mm) fn add_host_side(owner: Owner, bytes: usize) {
     row(owner).host_side.fetch_add(bytes, Ordering::Relaxed);
 }
 
-pub(super) fn remove_host_side(owner: Owner, bytes: usize) {
+pub(in crate::mm) fn remove_host_side(owner: Owner, bytes: usize) {
     row(owner).host_side.fetch_sub(bytes, Ordering::Relaxed);
 }
 
 /// Whether the current owner may have `bytes` more of kernel memory, as far as its own limit goes.
-pub(super) fn fits(bytes: usize) -> bool {
+pub(in crate::mm) fn fits(bytes: usize) -> bool {
     let owner = owner::current();
     if row(owner).limit() == UNLIMITED {
         return true;
@@ -314,27 +314,27 @@ pub(super) fn fits(bytes: usize) -> bool {
 }
 
 /// Whether the current owner may have `bytes` more of kernel memory, `more` beyond its own limit.
-pub(super) fn fits_beyond(bytes: usize, more: usize) -> bool {
+pub(in crate::mm) fn fits_beyond(bytes: usize, more: usize) -> bool {
     let owner = owner::current();
     row(owner).limit() == UNLIMITED || row(owner).fits(kernel(owner).saturating_add(bytes), more)
 }
 
 /// Whether three quarters of the current owner's kernel memory hold `bytes` more.
-pub(super) fn fits_lasting(bytes: usize) -> bool {
+pub(in crate::mm) fn fits_lasting(bytes: usize) -> bool {
     let owner = owner::current();
     let most = row(owner).kernel_limit();
     most == UNLIMITED || kernel(owner).saturating_add(bytes) <= most - most / 4
 }
 
 /// Whether kernel memory that nothing asked for has grown beyond the current owner's bound.
-pub(super) fn is_overdrawn() -> bool {
+pub(in crate::mm) fn is_overdrawn() -> bool {
     let owner = owner::current();
     let row = row(owner);
     row.limit() != UNLIMITED && kernel(owner) > row.kernel_limit().saturating_add(OVERDRAFT_BYTES)
 }
 
 /// While the current owner is short of memory, drops caches, which may hold some of it.
-pub(super) fn relieve() {
+pub(in crate::mm) fn relieve() {
     let owner = owner::current();
     let row = row(owner);
     let limit = row.limit();

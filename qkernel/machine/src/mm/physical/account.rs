@@ -17,10 +17,10 @@ use abi::word::to_usize;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::page::PAGE_BYTES;
 use super::{frames, owners};
 use crate::errno::{Errno, Result};
 use crate::heap::{self, HEAP};
+use crate::mm::page::PAGE_BYTES;
 use crate::owner::{self, Owner};
 use crate::platform;
 use crate::time;
@@ -197,7 +197,7 @@ impl Default for Account {
 const ALLOWANCE: usize = to_usize(KERNEL_ALLOWANCE);
 
 /// The part of kernel memory that counts as the applications'.
-pub(super) fn beyond_allowance(kernel: usize) -> usize {
+pub(in crate::mm) fn beyond_allowance(kernel: usize) -> usize {
     kernel.saturating_sub(ALLOWANCE)
 }
 
@@ -231,13 +231,13 @@ pub fn check_name(bytes: usize) -> Result<()> {
 }
 
 /// The host keeps so much more for an owner's objects.
-pub(super) fn add_host_side(owner: Owner, bytes: usize) {
+pub(in crate::mm) fn add_host_side(owner: Owner, bytes: usize) {
     SANDBOX.add_host_side(bytes);
     owners::add_host_side(owner, bytes);
 }
 
 /// See [`add_host_side`].
-pub(super) fn remove_host_side(owner: Owner, bytes: usize) {
+pub(in crate::mm) fn remove_host_side(owner: Owner, bytes: usize) {
     SANDBOX.remove_host_side(bytes);
     owners::remove_host_side(owner, bytes);
 }

@@ -1,0 +1,82 @@
+//! Why a snapshot could not be made, found or used.
+
+use std::io;
+use std::path::PathBuf;
+
+use vmm::checkpoint::BadImage;
+
+use super::Place;
+use crate::control::OrderError;
+use crate::state::StateError;
+
+/// Why a snapshot could not be made, found or used.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(
+        "cannot use {name:?} as a snapshot's name: only letters, digits, '_', '.' and '-' are allowed, 1 to 255 of them"
+    )]
+    BadName { name: String },
+    #[error(
+        "cannot use the snapshots in {path}: {source}; correct it, or choose another directory by DORMOUSE_SNAPSHOTS"
+    )]
+    Store { path: PathBuf, source: io::Error },
+    #[error("cannot use the key of snapshots {path}: {why}; correct it")]
+    Key { path: PathBuf, why: String },
+    #[error(
+        "cannot make snapshot {place}: {what} failed: {source}; free some space, or choose another place by --image-path"
+    )]
+    Make { place: Place, what: &'static str, source: io::Error },
+    #[error("cannot make snapshot {place}: there is one already; remove it first, or choose another place")]
+    Exists { place: Place },
+    #[error("cannot make snapshot {place}: the directory is not empty; name one that is, or is not there")]
+    NotEmpty { place: Place },
+    #[error("cannot make a snapshot of sandbox {id}: {why}")]
+    Sandbox { id: String, why: String },
+    #[error("cannot make a snapshot of sandbox {id}: {source}")]
+    Order { id: String, source: OrderError },
+    #[error("cannot find snapshot {place}: there is none; see dormouse snapshot list")]
+    Unknown { place: Place },
+    #[error("cannot use snapshot {place}: {why}")]
+    Unfit { place: Place, why: Unfit },
+    #[error("cannot remove snapshot {place}: {source}")]
+    Remove { place: Place, source: io::Error },
+}
+
+/// Why a snapshot that is there cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    #[error("its manifest is damaged: {0}")]
+    Damaged(String),
+    #[error("it has version {0} of the format, and this dormouse knows version {known}", known = super::manifest::VERSION)]
+    Version(u64),
+    #[error("it was made by another host, or changed: its seal is not by this host's key")]
+    Sealed,
+    #[error("its file {0} was changed or damaged")]
+    Changed(&'static str),
+    #[error("its pages are not as they were: {0}")]
+    Pages(#[from] BadImage),
+    #[error("it belongs to another build of dormouse, whose kernel differs; use that build")]
+    Build,
+    #[error("it was made on platform {made}, and {why}")]
+    Platform { made: &'static str, why: String },
+    #[error("it was made on a processor with {0}, which this host's lacks")]
+    Processor(String),
+    #[error(
+        "it was made on a processor whose registers are saved in another layout (XSAVE {made}, here {here})"
+    )]
+    Registers { made: String, here: String },
+    #[error("it needs {what}, and {why}")]
+    Size { what: String, why: String },
+    #[error("the snapshot was made with a mount at {path}, which the bundle lacks")]
+    NoMount { path: String },
+    #[error(
+        "the snapshot was made with a mount of kind {made} at {path}, and the bundle has one of kind {has}"
+    )]
+    OtherMount { path: String, made: String, has: String },
+    #[error("the snapshot was made {made} a terminal, and the bundle's process has {has}; set process.terminal to {wanted}", has = if *wanted { "none" } else { "one" }, made = if *wanted { "with" } else { "without" })]
+    Terminal { wanted: bool },
+}

@@ -1,0 +1,320 @@
+//! A snapshot that is being made: its directory, and the files in it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use vmm::checkpoint::{ImageFiles, ImageHead};
+use vmm::directory::Directory;
+
+use super::fit::Host;
+use super::key::Key;
+use super::manifest::{Described, FileDigest, Files, MANIFEST, Manifest, VERSION};
+use super::{KERNEL, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest};
+use crate::state::Id;
+use crate::units::date;
+
+/// Most bytes of a snapshot's name in the name of the directory in which it is made: what follows must fit as well.
+const NAME_PART: usize = 200;
+/// How often another name is tried.
+const TRIES: usize = 64;
+/// Digits of the part of a directory's name that was drawn.
+const DIGITS: usize = 12;
+
+/// See the module. Dropped, nothing of it stays.
+#[derive(Debug)]
+pub struct Making {
+    place: Place,
+    /// The directory of the snapshot's place, and its name there.
+    parent: OwnedFd,
+    name: OsString,
+    /// The name in which it is made, if its place is still free.
+    beside: Option<OsString>,
+    directory: Directory,
+    /// Held as long as its maker lives.
+    _lock: File,
+    files: ImageFiles,
+    is_done: bool,
+}
+
+type Step<T> = Result<T, (&'static str, io::Error)>;
+
+impl Making {
+    /// Begins a snapshot; what makers that were killed have left there goes.
+    pub(super) fn begin(place: &Place, path: &Path) -> Result<Self, SnapshotError> {
+        let failed = |(what, source)| SnapshotError::Make { place: place.clone(), what, source };
+        let (parent, name) = parent_of(path).map_err(|error| failed(("finding its place", error)))?;
+        let is_named = matches!(place, Place::Named(_));
+        // In a directory that is no store there may be anything.
+        remove_abandoned(parent.as_fd(), (!is_named).then_some(&*name));
+        let (beside, directory, lock) = match Directory::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = make_beside(parent.as_fd(), &name);
+                let (beside, directory, lock) = made.map_err(|e| failed(("making its directory", e)))?;
+                (Some(beside), directory, lock)
+            }
+            Ok(_) if is_named => return Err(SnapshotError::Exists { place: place.clone() }),
+            Ok(directory) => {
+                let lock = take_empty(place, &directory)?;
+                (None, directory, lock)
+            }
+            Err(error) => return Err(failed(("opening its directory", error))),
+        };
+        let new = |name| directory.new_file(name).map_err(|error| failed(("making its files", error)));
+        let files = || {
+            let (kernel, pages) = (new(KERNEL)?, new(PAGES)?);
+            Ok(ImageFiles { kernel, pages, table: new(TABLE)?, orphans: new(ORPHANS)? })
+        };
+        match files() {
+            Ok(files) => {
+                let place = place.clone();
+                Ok(Self { place, parent, name, beside, directory, _lock: lock, files, is_done: false })
+            }
+            Err(error) => {
+                discard(parent.as_fd(), beside.as_deref(), &directory);
+                Err(error)
+            }
+        }
+    }
+
+    /// The files to be written.
+    #[must_use]
+    pub fn files(&self) -> &ImageFiles {
+        &self.files
+    }
+
+    /// Bytes that its files take up so far.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        let ImageFiles { kernel, pages, table, orphans } = &self.files;
+        let blocks = |file: &File| file.metadata().map_or(0, |found| found.blocks());
+        [kernel, pages, table, orphans].into_iter().map(blocks).sum::<u64>() * 512
+    }
+
+    /// Brings all of it to the disk, and then to its place.
+    pub(crate) fn commit(
+        mut self,
+        head: ImageHead,
+        container: Described,
+        key: &Key,
+    ) -> Result<Manifest, SnapshotError> {
+        let place = self.place.clone();
+        let failed = |(what, source)| SnapshotError::Make { place: place.clone(), what, source };
+        let manifest = self.describe(head, container).map_err(failed)?;
+        let text = manifest.sealed_by(key);
+        let text = text.map_err(|why| SnapshotError::Unfit { place: place.clone(), why })?;
+        self.write_manifest(&text).map_err(failed)?;
+        if let Some(beside) = &self.beside {
+            match rename_new(self.parent.as_fd(), beside, &self.name) {
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
+                    return Err(SnapshotError::Exists { place });
+                }
+                renamed => renamed.map_err(|error| failed(("putting it in its place", error.into())))?,
+            }
+        }
+        self.is_done = true;
+        fs::fsync(&self.parent).map_err(|error| failed(("bringing it to the disk", error.into())))?;
+        Ok(manifest)
+    }
+
+    /// The manifest of what the files hold now, which is on the disk then.
+    fn describe(&self, head: ImageHead, container: Described) -> Step<Manifest> {
+        let ImageFiles { kernel, pages, table, orphans } = &self.files;
+        let sync = |file: &File| file.sync_all().map_err(|error| ("bringing it to the disk", error));
+        [kernel, pages, table, orphans].into_iter().try_for_each(sync)?;
+        let describe = |file: &File| -> io::Result<FileDigest> {
+            let digest = digest::of(file)?.to_hex().to_string();
+            Ok(FileDigest { bytes: file.metadata()?.len(), digest })
+        };
+        let files = || -> io::Result<Files> {
+            let pages_bytes = pages.metadata()?.len();
+            let [kernel, table, orphans] = [describe(kernel)?, describe(table)?, describe(orphans)?];
+            Ok(Files { kernel, table, orphans, pages_bytes })
+        };
+        let files = files().map_err(|error| ("reading its files", error))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Manifest {
+            version: VERSION,
+            created: date(now.as_secs()),
+            created_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            head,
+            container,
+            processor: Host::this().processor,
+            files,
+        })
+    }
+
+    /// Writes the manifest, by which a directory becomes a snapshot.
+    fn write_manifest(&self, text: &[u8]) -> Step<()> {
+        let fresh = format!(".{MANIFEST}");
+        let write = || -> io::Result<()> {
+            let mut file = self.directory.new_file(&fresh)?;
+            io::Write::write_all(&mut file, text)?;
+            file.sync_all()?;
+            fs::fsync(&self.directory)?;
+            self.directory.rename(&fresh, MANIFEST)?;
+            Ok(fs::fsync(&self.directory)?)
+        };
+        write().map_err(|error| ("writing its manifest", error))
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if !self.is_done {
+            discard(self.parent.as_fd(), self.beside.as_deref(), &self.directory);
+        }
+    }
+}
+
+/// The directory above, whoever's it is, and the name in it.
+fn parent_of(path: &Path) -> io::Result<(OwnedFd, OsString)> {
+    let path = std::path::absolute(path)?;
+    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::IsADirectory))?.to_owned();
+    let above = path.parent().unwrap_or(Path::new("/"));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok((fs::open(above, flags, Mode::empty())?, name))
+}
+
+/// The beginning of the names in which a snapshot is made.
+fn beginning_of(name: &OsStr) -> Vec<u8> {
+    let bytes = name.as_encoded_bytes();
+    [b".", bytes.get(..bytes.len().min(NAME_PART)).unwrap_or_default(), b"."].concat()
+}
+
+/// Makes a directory of a new name. Whoever removes what was left takes the lock first, and may be faster; then another one is
+/// made.
+pub(super) fn make_beside(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<(OsString, Directory, File)> {
+    for _ in 0..TRIES {
+        let drawn = Id::random();
+        let beside = OsString::from_vec([&*beginning_of(name), drawn.as_str().as_bytes()].concat());
+        match fs::mkdirat(parent, &beside, Mode::RWXU) {
+            Err(Errno::EXIST) => continue,
+            made => made?,
+        }
+        let Ok(directory) = open_in(parent, &beside) else { continue };
+        if let Some(lock) = lock(&directory)?
+            && is_named(parent, &beside, &directory)
+        {
+            return Ok((beside, directory, lock));
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// A directory of the caller's in one that may be somebody else's.
+fn open_in(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<Directory> {
+    Directory::open(&PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name))
+}
+
+/// The lock of a directory; `None`: somebody else has it.
+fn lock(directory: &Directory) -> io::Result<Option<File>> {
+    let lock = File::from(directory.as_fd().try_clone_to_owned()?);
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Whether this is still the directory of that name.
+fn is_named(parent: BorrowedFd<'_>, name: &OsStr, directory: &Directory) -> bool {
+    let named = fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    let found = fs::fstat(directory);
+    matches!((named, found), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+}
+
+/// Takes a directory that is to become the snapshot, if it is empty but for what a maker has left that was killed.
+fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotError> {
+    let failed = |source| SnapshotError::Make { place: place.clone(), what: "opening its directory", source };
+    let Some(lock) = lock(directory).map_err(failed)? else {
+        return Err(SnapshotError::NotEmpty { place: place.clone() });
+    };
+    let is_ours = |name: &OsString| OURS.iter().any(|ours| name.as_os_str() == *ours);
+    let names = directory.names().map_err(failed)?;
+    if directory.has(MANIFEST) {
+        return Err(SnapshotError::Exists { place: place.clone() });
+    }
+    if !names.iter().all(is_ours) {
+        return Err(SnapshotError::NotEmpty { place: place.clone() });
+    }
+    empty(directory).map_err(failed)?;
+    Ok(lock)
+}
+
+/// The files of a snapshot, the last to go first: without a manifest a directory is none.
+const OURS: [&str; 6] = [MANIFEST, ".manifest.json", KERNEL, PAGES, TABLE, ORPHANS];
+
+/// Removes the files of a snapshot.
+fn empty(directory: &Directory) -> io::Result<()> {
+    for name in OURS {
+        match directory.remove_file(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Removes what was made, and its directory if that was made for it. The lock is held.
+fn discard(parent: BorrowedFd<'_>, beside: Option<&OsStr>, directory: &Directory) {
+    // What stays is removed by the next maker.
+    let _ = empty(directory);
+    if let Some(beside) = beside {
+        let _ = fs::unlinkat(parent, beside, AtFlags::REMOVEDIR);
+    }
+}
+
+/// Removes directories in which snapshots were made, or from which they were to be removed, and whose makers are gone. `of`: only
+/// such of this name.
+pub(super) fn remove_abandoned(parent: BorrowedFd<'_>, of: Option<&OsStr>) {
+    let Ok(entries) = fs::Dir::read_from(parent) else { return };
+    for entry in entries.flatten() {
+        let name = OsStr::new(std::str::from_utf8(entry.file_name().to_bytes()).unwrap_or_default());
+        if is_of_maker(name, of)
+            && let Ok(directory) = open_in(parent, name)
+            && let Ok(Some(_lock)) = lock(&directory)
+        {
+            discard(parent, Some(name), &directory);
+        }
+    }
+}
+
+/// Whether a name is one that [`make_beside`] gives; `of`: for a snapshot of this name.
+fn is_of_maker(name: &OsStr, of: Option<&OsStr>) -> bool {
+    let name = name.as_encoded_bytes();
+    let Some((start, drawn)) = name.split_at_checked(name.len().saturating_sub(DIGITS)) else { return false };
+    let is_drawn = drawn.len() == DIGITS && drawn.iter().all(u8::is_ascii_hexdigit);
+    let begins = match of {
+        Some(of) => start == beginning_of(of),
+        None => start.starts_with(b".") && start.ends_with(b".") && start.len() > 2,
+    };
+    is_drawn && begins
+}
+
+/// Renames an entry of a directory to a name that is free.
+pub(super) fn rename_new(parent: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> rustix::io::Result<()> {
+    match fs::renameat_with(parent, from, parent, to, RenameFlags::NOREPLACE) {
+        // A file system that cannot refuse to replace: only an empty directory can be in the way there.
+        Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(parent, from, parent, to),
+        renamed => renamed,
+    }
+}
+
+/// Removes a snapshot of the store: first its name, then its files.
+pub(super) fn remove(store: &Directory, name: &OsStr) -> io::Result<()> {
+    let directory = store.directory(name)?;
+    let _lock = lock(&directory)?.ok_or(io::ErrorKind::ResourceBusy)?;
+    let drawn = Id::random();
+    let hidden = OsString::from_vec([&*beginning_of(name), drawn.as_str().as_bytes()].concat());
+    rename_new(store.as_fd(), name, &hidden)?;
+    fs::fsync(store)?;
+    empty(&directory)?;
+    store.remove_directory(&hidden)
+}

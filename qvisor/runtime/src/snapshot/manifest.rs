@@ -1,0 +1,163 @@
+//! The manifest of a snapshot, and the seal on it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use abi::mount::{FileSystem, HostKind, Kind};
+use serde::{Deserialize, Serialize};
+use vmm::checkpoint::ImageHead;
+
+use super::Unfit;
+use super::key::Key;
+use crate::oci::MountPlan;
+
+pub(super) const MANIFEST: &str = "manifest.json";
+/// The version of the format.
+pub(super) const VERSION: u32 = 1;
+/// Longest manifest in bytes.
+pub(super) const LENGTH_MAX: u64 = 1 << 20;
+
+/// The file: a manifest and its seal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed {
+    snapshot: Manifest,
+    /// BLAKE3 of the rest with a key, in hexadecimal digits.
+    seal: String,
+}
+
+/// All that is said of a snapshot. Files, processor and head are looked at before it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    pub version: u32,
+    /// When it was made, for people, and in nanoseconds since 1970.
+    pub created: String,
+    pub created_ns: u64,
+    pub head: ImageHead,
+    pub container: Described,
+    pub processor: CpuFeatures,
+    pub files: Files,
+}
+
+/// The container that a snapshot was made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Described {
+    pub id: String,
+    pub bundle: PathBuf,
+    pub annotations: BTreeMap<String, String>,
+    pub hostname: String,
+    /// Its process drives a terminal.
+    pub terminal: bool,
+    pub mounts: Vec<MountPoint>,
+}
+
+/// A mount of the container's bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MountPoint {
+    /// In the container.
+    pub path: String,
+    pub kind: String,
+}
+
+/// The processor that the programs have seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuFeatures {
+    /// The words that Linux has for its features.
+    pub flags: Vec<String>,
+    pub xsave_bytes: u32,
+    pub xsave_mask: u64,
+}
+
+/// The files beside the manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Files {
+    pub kernel: FileDigest,
+    pub table: FileDigest,
+    pub orphans: FileDigest,
+    /// The table has digests of its pages, each for itself.
+    pub pages_bytes: u64,
+}
+
+/// A file's length, and its digest: BLAKE3 of its pages that are not all zeros.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileDigest {
+    pub bytes: u64,
+    pub digest: String,
+}
+
+impl MountPoint {
+    /// The mounts of a bundle, the root not among them: every bundle has one.
+    #[must_use]
+    pub fn of(plans: &[MountPlan]) -> Vec<Self> {
+        plans.iter().map(|plan| Self::new(&plan.path, &plan.kind)).collect()
+    }
+
+    fn new<F>(path: &Path, kind: &Kind<F>) -> Self {
+        let kind = match kind {
+            Kind::Host(HostKind::Root, _) => "root",
+            Kind::Host(HostKind::Overlay, _) => "overlay",
+            Kind::Host(HostKind::Bind | HostKind::Plain, _) => "bind",
+            Kind::Own(kind, _) => own_kind(*kind),
+        };
+        Self { path: path.to_string_lossy().into_owned(), kind: kind.into() }
+    }
+}
+
+fn own_kind(kind: FileSystem) -> &'static str {
+    match kind {
+        FileSystem::Proc => "proc",
+        FileSystem::Sysfs => "sysfs",
+        FileSystem::Tmpfs => "tmpfs",
+        FileSystem::Devices | FileSystem::DevicesInTmpfs => "devices",
+        FileSystem::Terminals => "devpts",
+        FileSystem::Queues => "mqueue",
+        FileSystem::ControlGroups => "cgroup",
+    }
+}
+
+impl Manifest {
+    /// The platform that the snapshot was made on.
+    #[must_use]
+    pub fn platform(&self) -> &'static str {
+        if self.head.is_kvm { "kvm" } else { "systrap" }
+    }
+
+    /// The bytes that the seal covers: what is parsed gives them again, however the file was laid out.
+    fn canonical(&self) -> Result<Vec<u8>, Unfit> {
+        serde_json::to_vec(self).map_err(|error| Unfit::Damaged(error.to_string()))
+    }
+
+    /// The text of the file.
+    pub(super) fn sealed_by(&self, key: &Key) -> Result<Vec<u8>, Unfit> {
+        let seal = key.seal(&self.canonical()?).to_hex().to_string();
+        let sealed = Sealed { snapshot: self.clone(), seal };
+        let text = serde_json::to_vec_pretty(&sealed).map_err(|error| Unfit::Damaged(error.to_string()))?;
+        let is_longer = text.len() as u64 >= LENGTH_MAX;
+        if is_longer { Err(Unfit::Damaged("it would be longer than 1 MiB".into())) } else { Ok(text) }
+    }
+
+    /// The manifest that a text is, if it was sealed by this key.
+    pub(super) fn parse(text: &[u8], key: &Key) -> Result<Self, Unfit> {
+        if text.len() as u64 > LENGTH_MAX {
+            return Err(Unfit::Damaged("it is longer than 1 MiB".into()));
+        }
+        let damaged = |error: serde_json::Error| Unfit::Damaged(error.to_string());
+        // Another version has other members.
+        let any: serde_json::Value = serde_json::from_slice(text).map_err(damaged)?;
+        match any.pointer("/snapshot/version").and_then(serde_json::Value::as_u64) {
+            Some(version) if version != u64::from(VERSION) => return Err(Unfit::Version(version)),
+            Some(_) => {}
+            None => return Err(Unfit::Damaged("it says no version".into())),
+        }
+        let Sealed { snapshot, seal } = serde_json::from_slice(text).map_err(damaged)?;
+        let seal = blake3::Hash::from_hex(seal).map_err(|_| Unfit::Sealed)?;
+        // Compared in a time that tells nothing.
+        if key.seal(&snapshot.canonical()?) == seal { Ok(snapshot) } else { Err(Unfit::Sealed) }
+    }
+}

@@ -1,0 +1,221 @@
+//! The snapshots that there are.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use vmm::checkpoint::ImageFiles;
+use vmm::directory::Directory;
+
+use super::fit::Host;
+use super::key::Key;
+use super::making::{self, Making};
+use super::manifest::{FileDigest, LENGTH_MAX, MANIFEST, Manifest};
+use super::{KERNEL, ORPHANS, PAGES, Place, SnapshotError, TABLE, Unfit, digest};
+use crate::settings::NodeConfig;
+use crate::state::{Id, Root};
+
+/// The directory of a user's snapshots, with the key by which they are known.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+    /// A fleet's key, which counts in place of the host's own.
+    fleet_key: Option<PathBuf>,
+}
+
+/// A snapshot that was checked: it is this host's, is whole, and can run here.
+#[derive(Debug)]
+pub struct Opened {
+    pub place: Place,
+    pub manifest: Manifest,
+    /// To be read only.
+    pub files: ImageFiles,
+}
+
+/// A snapshot in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    pub name: String,
+    /// `None`: its manifest cannot be read, or its seal is not by this host's key.
+    pub manifest: Option<Manifest>,
+    /// Bytes on the disk.
+    pub disk_bytes: u64,
+}
+
+impl Store {
+    /// This user's snapshots, as a node's configuration says.
+    pub fn of_user(node: &NodeConfig) -> Result<Self, SnapshotError> {
+        Ok(Self::new(Root::default_snapshots()?, node.snapshot_key_file.clone()))
+    }
+
+    /// The snapshots in a directory; `fleet_key`: the file of the key by which they are known, if it is not the directory's own.
+    #[must_use]
+    pub fn new(root: PathBuf, fleet_key: Option<PathBuf>) -> Self {
+        Self { root, fleet_key }
+    }
+
+    /// The directory of a place.
+    fn path(&self, place: &Place) -> PathBuf {
+        match place {
+            Place::Named(name) => self.root.join(name.as_str()),
+            Place::Directory(path) => path.clone(),
+        }
+    }
+
+    fn error(&self, source: io::Error) -> SnapshotError {
+        SnapshotError::Store { path: self.root.clone(), source }
+    }
+
+    /// The directory of the store, which is made if it is missing.
+    fn directory(&self) -> Result<Directory, SnapshotError> {
+        Directory::make(&self.root).map_err(|source| self.error(source))
+    }
+
+    pub(crate) fn key(&self) -> Result<Key, SnapshotError> {
+        match &self.fleet_key {
+            Some(path) => Key::of_fleet(path),
+            None => Key::of_host(&self.directory()?),
+        }
+    }
+
+    /// Begins a snapshot; its place must be free.
+    pub(crate) fn begin(&self, place: &Place) -> Result<Making, SnapshotError> {
+        if let Place::Named(_) = place {
+            self.directory()?;
+        }
+        Making::begin(place, &self.path(place))
+    }
+
+    /// The directory of a snapshot that is there. It is the caller's, and nobody else may write it.
+    fn found(&self, place: &Place) -> Result<Directory, SnapshotError> {
+        let found = match place {
+            Place::Named(name) => {
+                Directory::open(&self.root).and_then(|root| root.directory(OsStr::new(name.as_str())))
+            }
+            Place::Directory(path) => Directory::open(path),
+        };
+        match found {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(SnapshotError::Unknown { place: place.clone() })
+            }
+            found => found.map_err(|error| Unfit::from(error).at(place)),
+        }
+    }
+
+    /// The manifest of a snapshot, if it was sealed by this host's key.
+    pub fn inspect(&self, place: &Place) -> Result<Manifest, SnapshotError> {
+        let directory = self.found(place)?;
+        let key = self.key()?;
+        manifest_in(&directory, &key).map_err(|why| why.at(place))
+    }
+
+    /// Opens a snapshot to run it.
+    pub fn open(&self, place: &Place) -> Result<Opened, SnapshotError> {
+        self.open_on(place, &Host::this())
+    }
+
+    pub(super) fn open_on(&self, place: &Place, host: &Host) -> Result<Opened, SnapshotError> {
+        let directory = self.found(place)?;
+        let key = self.key()?;
+        let open = || -> Result<(Manifest, ImageFiles), Unfit> {
+            let manifest = manifest_in(&directory, &key)?;
+            // What cannot run is not read any further.
+            host.check(&manifest)?;
+            let files = files_in(&directory, &manifest)?;
+            Ok((manifest, files))
+        };
+        let (manifest, files) = open().map_err(|why| why.at(place))?;
+        Ok(Opened { place: place.clone(), manifest, files })
+    }
+
+    /// Checks all of a snapshot, page by page, wherever it can run.
+    pub fn verify(&self, place: &Place) -> Result<Manifest, SnapshotError> {
+        let directory = self.found(place)?;
+        let key = self.key()?;
+        let check = || -> Result<Manifest, Unfit> {
+            let manifest = manifest_in(&directory, &key)?;
+            let files = files_in(&directory, &manifest)?;
+            files.verify_pages(&manifest.head)?;
+            Ok(manifest)
+        };
+        check().map_err(|why| why.at(place))
+    }
+
+    /// The snapshots of the store, by name.
+    pub fn list(&self) -> Result<Vec<Listed>, SnapshotError> {
+        let root = match Directory::open(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            root => root.map_err(|source| self.error(source))?,
+        };
+        let key = self.key()?;
+        let names = root.names().map_err(|source| self.error(source))?;
+        let ids = names.iter().filter_map(|name| Id::new(name.to_str()?).ok());
+        let of = |name: Id| {
+            let directory = root.directory(OsStr::new(name.as_str())).ok()?;
+            let manifest = manifest_in(&directory, &key).ok();
+            let disk_bytes =
+                [KERNEL, PAGES, TABLE, ORPHANS].iter().map(|name| disk_bytes(&directory, name)).sum();
+            Some(Listed { name: name.as_str().to_owned(), manifest, disk_bytes })
+        };
+        let mut all: Vec<_> = ids.filter_map(of).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// Removes a snapshot from the store. Sandboxes that run on it go on: they have its files open.
+    pub fn remove(&self, name: &Id) -> Result<(), SnapshotError> {
+        let place = Place::Named(name.clone());
+        let failed = |source| SnapshotError::Remove { place: place.clone(), source };
+        self.found(&place)?;
+        let root = Directory::open(&self.root).map_err(failed)?;
+        making::remove(&root, OsStr::new(name.as_str())).map_err(failed)
+    }
+}
+
+/// Bytes that a file takes up on the disk.
+fn disk_bytes(directory: &Directory, name: &str) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let found = directory.file_to_read(name).and_then(|file| file.metadata());
+    found.map_or(0, |found| found.blocks() * 512)
+}
+
+fn manifest_in(directory: &Directory, key: &Key) -> Result<Manifest, Unfit> {
+    let mut text = Vec::new();
+    directory.file_to_read(MANIFEST)?.take(LENGTH_MAX + 1).read_to_end(&mut text)?;
+    Manifest::parse(&text, key)
+}
+
+/// The files that a manifest describes, if they are as it says. Pages are looked at when they are read.
+fn files_in(directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Unfit> {
+    let open = |name: &str| directory.file_to_read(name);
+    let (kernel, pages) = (open(KERNEL)?, open(PAGES)?);
+    let files = ImageFiles { kernel, pages, table: open(TABLE)?, orphans: open(ORPHANS)? };
+    check(&files.kernel, &manifest.files.kernel, KERNEL)?;
+    check(&files.table, &manifest.files.table, TABLE)?;
+    check(&files.orphans, &manifest.files.orphans, ORPHANS)?;
+    if files.pages.metadata()?.len() != manifest.files.pages_bytes {
+        return Err(Unfit::Changed(PAGES));
+    }
+    Ok(files)
+}
+
+fn check(file: &File, said: &FileDigest, name: &'static str) -> Result<(), Unfit> {
+    let is_so = file.metadata()?.len() == said.bytes
+        && blake3::Hash::from_hex(&said.digest).is_ok_and(|said| digest::of(file).is_ok_and(|is| is == said));
+    if is_so { Ok(()) } else { Err(Unfit::Changed(name)) }
+}
+
+impl Opened {
+    /// Further descriptors of its files, for another process.
+    pub fn files(&self) -> io::Result<ImageFiles> {
+        self.files.try_clone()
+    }
+
+    /// The bundle that the snapshot's container was made from.
+    #[must_use]
+    pub fn bundle(&self) -> &Path {
+        &self.manifest.container.bundle
+    }
+}

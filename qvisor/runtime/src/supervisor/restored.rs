@@ -1,0 +1,216 @@
+//! A sandbox that began with a snapshot: it is asleep until its start, which is a wake.
+//!
+//! Until then it is *held*, as by `pause`: no signal and nothing that comes for its programs makes it go on. The kernel is told
+//! so once it has opened everything.
+
+use std::time::Instant;
+
+use vmm::checkpoint::ImageHead;
+
+use super::Supervisor;
+use super::containers::ContainerId;
+use super::progress::{News, Progress};
+use super::stage::{Cause, Stage};
+use super::state_machine::{Input, StateMachine};
+use crate::control;
+
+impl Supervisor {
+    /// Has this sandbox begin asleep, with the snapshot that has this head.
+    pub(crate) fn of_a_snapshot(self, head: &ImageHead) -> Self {
+        self.execs.begin_after(head.last_exec);
+        self.coming.begin_after(head.last_container);
+        {
+            let progress = &mut *self.lock();
+            progress.machine = StateMachine::asleep();
+            progress.is_restored = true;
+        }
+        self
+    }
+
+    /// The kernel has found everything that the snapshot needs. No wake event is to come before the start.
+    pub(super) fn hold_until_start(&self, progress: &mut Progress, id: ContainerId) {
+        if id == ContainerId::FIRST && progress.awaits_start() {
+            let input = Input::WantRest { cause: Cause::Pause, hibernates: true, now: Instant::now() };
+            self.step(progress, input, News::default());
+        }
+    }
+
+    /// Carries out the start.
+    pub(super) fn start_restored(&self, progress: &mut Progress) {
+        self.hibernation.begin_wake(None);
+        self.want_running(progress, Cause::Order);
+        self.continue_leash(progress);
+    }
+
+    /// It goes on: if it was started, its programs run.
+    pub(super) fn goes_on_as_started(&self, progress: &mut Progress) {
+        let is_starting = progress.containers.first().stage == Stage::Starting;
+        if progress.is_restored && is_starting && !progress.machine.is_hibernated() {
+            self.reached(progress, ContainerId::FIRST, Stage::Running, &control::Report::Started);
+        }
+    }
+}
+
+impl Progress {
+    /// Whether it began with a snapshot, and was not started.
+    pub(super) fn awaits_start(&self) -> bool {
+        self.is_restored && matches!(self.containers.first().stage, Stage::Creating | Stage::Created)
+    }
+
+    /// The kernel cannot go on with what it has found.
+    pub(super) fn could_not_begin(&mut self, why: String) {
+        if let Some(first) = self.containers.get_mut(ContainerId::FIRST).filter(|_| self.is_restored) {
+            first.said = Some(why);
+        }
+    }
+
+    /// The words for a first container that ended before its program ran, and whose last words are these.
+    pub(super) fn why_it_did_not_run(&self, said: String) -> String {
+        if self.is_restored { said } else { format!("{said}; correct process in config.json") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use abi::hostcall::{EVENT_FLAG_HELD, EVENT_HIBERNATE, EVENT_SIGNAL, EVENT_WAKE};
+    use abi::report::{Report, WakeEvent};
+    use vmm::hibernate::Hibernation;
+    use vmm::hostcall::events::EventQueue;
+
+    use super::*;
+    use crate::control::{Answer, Order};
+    use crate::status::{SandboxState, Status};
+    use crate::supervisor::containers::SupervisedContainer;
+
+    const FIRST: ContainerId = ContainerId::FIRST;
+
+    struct World {
+        supervisor: Supervisor,
+        events: Arc<EventQueue>,
+        front: BufReader<UnixStream>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let events = Arc::new(EventQueue::new());
+            let (channel, front) = UnixStream::pair().unwrap();
+            let none = Hibernation::none();
+            let made = Supervisor::new(Arc::new(channel), None, Arc::clone(&events), none, false).unwrap();
+            let head = ImageHead {
+                kernel: String::new(),
+                stub: String::new(),
+                is_kvm: false,
+                cpus: 1,
+                memory_bytes: 1 << 30,
+                memory_most_bytes: 1 << 30,
+                kernel_bytes: 1 << 30,
+                vmms: 1,
+                handles: 3,
+                last_container: 4,
+                last_exec: 5,
+                pages: 0,
+                taken_bytes: 0,
+            };
+            let supervisor = made.of_a_snapshot(&head);
+            Self { supervisor, events, front: BufReader::new(front) }
+        }
+
+        fn ask(&self, order: Order) -> BufReader<UnixStream> {
+            let (theirs, ours) = UnixStream::pair().unwrap();
+            self.supervisor.obey_peer(theirs, FIRST, order);
+            BufReader::new(ours)
+        }
+
+        fn answer(&self, order: Order) -> Answer {
+            read(&mut self.ask(order))
+        }
+
+        fn kinds(&self) -> Vec<(u32, u32, i64)> {
+            self.events.take(16).iter().map(|event| (event.kind, event.flags, event.value)).collect()
+        }
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(from: &mut BufReader<UnixStream>) -> T {
+        let mut line = String::new();
+        from.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    /// Its leash: what stands for it on the host is not played here, so it is taken to be a keeper's.
+    fn has_leash(world: &World) {
+        use crate::control::Lines;
+        use crate::supervisor::containers::Keeper;
+        let (line, _) = UnixStream::pair().unwrap();
+        let dir = testdir::TempDir::new();
+        let listener = std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
+        let progress = &mut *world.supervisor.lock();
+        let first: &mut SupervisedContainer = progress.containers.get_mut(FIRST).unwrap();
+        first.keeper = Some(Keeper { line: Lines::new(line), listener });
+    }
+
+    #[test]
+    fn it_sleeps_until_its_start() {
+        let mut world = World::new();
+        has_leash(&world);
+        let supervisor = &world.supervisor;
+        let state = world.answer(Order::State);
+        assert_eq!(
+            (state.status, state.sandbox_state),
+            (Some(Status::Creating), Some(SandboxState::Hibernated))
+        );
+        supervisor.report(&Report::ContainerReady { container: FIRST });
+        assert_eq!(read::<control::Report>(&mut world.front), control::Report::Created { number: 0 });
+        // The kernel is told that nothing is to wake it.
+        let [(kind, flags, request)] = world.kinds()[..] else { panic!("one request") };
+        assert_eq!((kind, flags & EVENT_FLAG_HELD, request), (EVENT_HIBERNATE, EVENT_FLAG_HELD, 1));
+        supervisor.hibernated(1, true);
+        let state = world.answer(Order::State);
+        assert_eq!(
+            (state.status, state.sandbox_state),
+            (Some(Status::Created), Some(SandboxState::Hibernated))
+        );
+        for order in [Order::Wake { reap: None }, Order::Resume, Order::Hibernate] {
+            assert!(world.answer(order).error.is_some(), "{order:?}");
+        }
+        // A signal waits.
+        world.answer(Order::Kill { signal: 15, foreground: false, all: false });
+        assert_eq!(world.kinds().iter().map(|event| event.0).collect::<Vec<_>>(), [EVENT_SIGNAL]);
+        let mut start = world.ask(Order::Start);
+        assert_eq!(world.kinds(), [(EVENT_WAKE, 0, 2)]);
+        assert!(world.answer(Order::Start).error.unwrap().contains("started before"));
+        assert!(vmm::process::receive_now(start.get_ref(), &mut [0]).is_none(), "it does not run yet");
+        supervisor.report(&Report::Resumed { request: 2 });
+        assert_eq!(read::<Answer>(&mut start).error, None);
+        assert_eq!(read::<control::Report>(&mut world.front), control::Report::Started);
+        let state = world.answer(Order::State);
+        assert_eq!((state.status, state.sandbox_state), (Some(Status::Running), Some(SandboxState::WokenUp)));
+    }
+
+    #[test]
+    fn a_start_before_the_kernel_is_held_and_a_wake_event_before_that_are_no_trouble() {
+        let world = World::new();
+        has_leash(&world);
+        world.supervisor.report(&Report::ContainerReady { container: FIRST });
+        world.supervisor.report(&Report::WakeEvent { by: WakeEvent::Socket });
+        let mut start = world.ask(Order::Start);
+        // The last request counts.
+        assert_eq!(world.kinds(), [(EVENT_WAKE, 0, 2)]);
+        world.supervisor.hibernated(1, false);
+        world.supervisor.report(&Report::Resumed { request: 2 });
+        assert_eq!(read::<Answer>(&mut start).error, None);
+    }
+
+    #[test]
+    fn why_it_could_not_begin_is_kept() {
+        let world = World::new();
+        let why = b"the snapshot was made with a file /a, which is gone";
+        world.supervisor.report(&Report::ContainerFailed { container: FIRST, status: 256, why });
+        let progress = world.supervisor.lock();
+        let said = progress.containers.first().said.clone().unwrap();
+        assert_eq!(progress.why_it_did_not_run(said).as_bytes(), why);
+    }
+}

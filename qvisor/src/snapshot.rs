@@ -1,0 +1,157 @@
+//! `dormouse checkpoint`, `restore` and `snapshot`.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use runtime::container::{self, CheckpointOptions, CreateOptions, Taken};
+use runtime::preserved::Preserved;
+use runtime::settings::NodeConfig;
+use runtime::snapshot::{self, Manifest, Store};
+use runtime::state::{Id, Root};
+use serde_json::json;
+use vmm::hibernate::micros;
+
+use crate::bundle::coded;
+use crate::failure::{Failure, remark, say, warn};
+use crate::log;
+use crate::show::millis;
+use crate::snapshot_args::{CheckpointArgs, RestoreArgs, SnapshotCommand, place};
+
+pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> Result<u8, Failure> {
+    let since = Instant::now();
+    let id = Id::new(&args.id)?;
+    let store = Store::of_user(&NodeConfig::load(config)?)?;
+    let place = place(args.image_path, args.name.as_deref().unwrap_or(id.as_str()))?;
+    let shown = place.to_string();
+    let options = CheckpointOptions {
+        store: &store,
+        place,
+        leave_running: args.leave_running,
+        progress: std::io::stderr().is_terminal().then_some(&show_progress),
+    };
+    let Taken { manifest, image } = container::checkpoint(root, &id, &options)?;
+    let total_us = micros(since.elapsed());
+    if args.json {
+        let object = json!({ "snapshot": shown, "total_us": total_us, "image": image, "manifest": manifest });
+        return say(&(serde_json::to_string_pretty(&object)? + "\n"));
+    }
+    let [total, pause, kernel, pages] =
+        [total_us, image.pause_us, image.kernel_us, image.pages_us].map(millis);
+    let mut text = format!("{}: snapshot {shown} made in {total} ms\n", args.id);
+    writeln!(text, "written  {} pages, {} bytes of the kernel's", image.head.pages, image.head.taken_bytes)?;
+    writeln!(text, "times    pause {pause} ms, kernel {kernel} ms, pages {pages} ms")?;
+    say(&text)
+}
+
+/// Shows on the terminal how far it is; at its end the line is free again.
+fn show_progress(written_bytes: Option<u64>) {
+    use std::io::Write;
+    let mut stderr = std::io::stderr();
+    let _ = match written_bytes {
+        Some(bytes) => write!(stderr, "\r{} MiB written", bytes >> 20),
+        None => write!(stderr, "\r\x1b[K"),
+    };
+}
+
+pub fn restore(
+    root: &Root,
+    config: Option<&Path>,
+    systemd_cgroup: bool,
+    args: RestoreArgs,
+    preserved: Preserved,
+) -> Result<u8, Failure> {
+    let (asked, surroundings) = (args.asked()?, args.surroundings());
+    let node = NodeConfig::load(config)?;
+    let place = place(args.image_path, args.snapshot.as_deref().unwrap_or(&args.id))?;
+    let opened = Store::of_user(&node)?.open(&place)?;
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let options = CreateOptions {
+        asked,
+        root: root.clone(),
+        id: Id::new(&args.id)?,
+        bundle: args.bundle.unwrap_or_else(|| opened.bundle().to_owned()),
+        pid_file: args.pid_file.map(absolute),
+        console_socket: args.console_socket.map(absolute),
+        systemd_cgroup,
+        node,
+        snapshot: Some(Arc::new(opened)),
+        surroundings,
+        strace: false,
+        log_level: log::level_of_sandboxes(),
+        remark,
+    };
+    container::run(&options, preserved, args.detach, warn).or_else(coded)
+}
+
+pub fn run(config: Option<&Path>, command: SnapshotCommand) -> Result<u8, Failure> {
+    let store = Store::of_user(&NodeConfig::load(config)?)?;
+    match command {
+        SnapshotCommand::List { json } => list(&store, json),
+        SnapshotCommand::Inspect { which, json } => {
+            let place = which.place()?;
+            let manifest = store.inspect(&place)?;
+            if json {
+                return say(&(serde_json::to_string_pretty(&manifest)? + "\n"));
+            }
+            inspect(&place.to_string(), &manifest)
+        }
+        SnapshotCommand::Verify { which } => {
+            let place = which.place()?;
+            let manifest = store.verify(&place)?;
+            say(&format!("{place}: all {} pages are as they were made\n", manifest.head.pages))
+        }
+        SnapshotCommand::Remove { name } => {
+            store.remove(&snapshot::name(&name)?)?;
+            Ok(0)
+        }
+    }
+}
+
+fn list(store: &Store, json: bool) -> Result<u8, Failure> {
+    let all = store.list()?;
+    if json {
+        return say(&(serde_json::to_string_pretty(&all)? + "\n"));
+    }
+    let width = all.iter().map(|one| one.name.len()).max().unwrap_or(0).max(12);
+    let mut text =
+        format!("{:width$}  {:20}  {:8}  {:>14}  CONTAINER\n", "NAME", "CREATED", "PLATFORM", "BYTES");
+    for one in &all {
+        let manifest = one.manifest.as_ref();
+        let created = manifest.map_or("-", |manifest| &manifest.created);
+        let platform = manifest.map_or("-", Manifest::platform);
+        let container = manifest.map_or("not this host's, or damaged", |manifest| &manifest.container.id);
+        writeln!(
+            text,
+            "{:width$}  {created:20}  {platform:8}  {:>14}  {container}",
+            one.name, one.disk_bytes
+        )?;
+    }
+    say(&text)
+}
+
+fn inspect(shown: &str, manifest: &Manifest) -> Result<u8, Failure> {
+    let Manifest { head, container, .. } = manifest;
+    let mounts: Vec<_> = container.mounts.iter().map(|mount| mount.path.as_str()).collect();
+    let lines = [
+        ("snapshot", shown.to_owned()),
+        ("created", manifest.created.clone()),
+        ("container", container.id.clone()),
+        ("bundle", container.bundle.display().to_string()),
+        ("host name", container.hostname.clone()),
+        ("mounts", mounts.join(" ")),
+        ("platform", manifest.platform().to_owned()),
+        ("kernel", head.kernel.clone()),
+        ("vCPUs", head.cpus.to_string()),
+        ("memory", format!("{} bytes", head.memory_bytes)),
+        ("pages", format!("{} of {} bytes", head.pages, abi::PAGE_SIZE)),
+        ("kernel memory", format!("{} bytes", head.taken_bytes)),
+    ];
+    let mut text = String::new();
+    for (what, value) in lines {
+        writeln!(text, "{what:14} {value}")?;
+    }
+    say(&text)
+}

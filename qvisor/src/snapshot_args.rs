@@ -1,0 +1,144 @@
+//! Arguments of `checkpoint`, `restore` and `snapshot`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use runtime::container::Surroundings;
+use runtime::settings::Asked;
+use runtime::snapshot::{Place, SnapshotError};
+
+use crate::choices::UserNamespaceChoice;
+use crate::hibernation_args::HibernationArgs;
+
+#[derive(Debug, Args)]
+pub struct CheckpointArgs {
+    pub id: String,
+    /// Directory to become the snapshot; made if missing, or empty
+    #[arg(long, value_name = "DIR", conflicts_with = "name")]
+    pub image_path: Option<PathBuf>,
+    /// Name of the snapshot [default: the ID]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Let the container go on afterwards
+    #[arg(long)]
+    pub leave_running: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    pub id: String,
+    /// Directory that is the snapshot
+    #[arg(long, value_name = "DIR", conflicts_with = "snapshot")]
+    pub image_path: Option<PathBuf>,
+    /// Name of the snapshot [default: the ID]
+    #[arg(long, value_name = "NAME")]
+    pub snapshot: Option<String>,
+    /// Directory with a config.json, with the mounts that the snapshot was made with [default: the snapshot's own]
+    #[arg(long, short, value_name = "DIR")]
+    pub bundle: Option<PathBuf>,
+    /// Come back once it goes on
+    #[arg(long, short)]
+    pub detach: bool,
+    /// Write the process ID that stands for the container to a file
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// Unix socket that gets the container's terminal
+    #[arg(long, value_name = "SOCKET")]
+    pub console_socket: Option<PathBuf>,
+    /// Give sockets that had the first port the second one
+    #[arg(long, value_name = "OLD=NEW", value_parser = parse_ports)]
+    pub port: Vec<(u16, u16)>,
+    /// Whether files that it has open may have changed since
+    #[arg(long, value_enum, default_value_t)]
+    pub changed_files: ChangedFiles,
+    /// Who root in the container is on the host [default: as the annotations or the node's configuration say, or auto]
+    #[arg(long, value_enum, default_value_t)]
+    pub userns: UserNamespaceChoice,
+    #[command(flatten)]
+    pub hibernation: HibernationArgs,
+}
+
+/// The course of a container whose files have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ChangedFiles {
+    /// It is not restored
+    #[default]
+    Refuse,
+    /// It finds them as they are
+    Accept,
+}
+
+/// Reads `OLD=NEW`.
+fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let port = |text: &str| text.parse().ok().filter(|port: &u16| *port != 0);
+    let ports = text.split_once('=').and_then(|(old, new)| Some((port(old)?, port(new)?)));
+    ports.ok_or_else(|| "give two ports, as in 80=8080".into())
+}
+
+impl RestoreArgs {
+    /// Things that it may find other than they were.
+    pub fn surroundings(&self) -> Surroundings {
+        Surroundings { accepts_changed: self.changed_files == ChangedFiles::Accept, ports: self.port.clone() }
+    }
+
+    /// The settings that the options ask for.
+    pub fn asked(&self) -> std::io::Result<Asked> {
+        let hibernation = self.hibernation.wishes()?;
+        Ok(Asked { userns: self.userns.into(), hibernation, ..Asked::default() })
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// List the snapshots that have names
+    List {
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what a snapshot is
+    Inspect {
+        #[command(flatten)]
+        which: Which,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check that a snapshot is as it was made, page by page
+    Verify {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Remove a snapshot; sandboxes that began with it go on
+    Remove { name: String },
+}
+
+/// A snapshot by its name or by its directory.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Which {
+    /// Name of the snapshot
+    name: Option<String>,
+    /// Directory that is the snapshot
+    #[arg(long, value_name = "DIR")]
+    image_path: Option<PathBuf>,
+}
+
+impl Which {
+    /// Where it is.
+    pub fn place(self) -> Result<Place, SnapshotError> {
+        place(self.image_path, &self.name.unwrap_or_default())
+    }
+}
+
+/// The place of a snapshot: a directory that is named, or the store.
+pub fn place(image_path: Option<PathBuf>, name: &str) -> Result<Place, SnapshotError> {
+    match image_path {
+        // Absolute, since the working directory may change.
+        Some(path) => Ok(Place::Directory(std::path::absolute(&path).unwrap_or(path))),
+        None => Place::named(name),
+    }
+}

@@ -1,0 +1,153 @@
+//! Writes the image of a sandbox that is asleep: its kernel's memory while nothing of it can run, its pages then or behind it.
+#![deny(unsafe_code)]
+
+use std::fs::File;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use abi::boot::Platform;
+use abi::hostcall::{EVENT_IMAGE_OVER, Event};
+
+use super::{ImageFiles, ImageHead, ImageNews, ImageSink, ImageTaken, WantedImage};
+use crate::errno::Errno;
+use crate::hibernate::{Hibernation, ImagePages, micros};
+use crate::hostcall::events::EventQueue;
+use crate::image::{KERNEL_DIGEST, STUB_DIGEST};
+use crate::memory::SandboxMemory;
+use crate::sandbox::Sandbox;
+use crate::snapshot;
+
+/// The stack of the thread that writes pages behind a sandbox that goes on, in bytes.
+const WRITING_STACK: usize = 256 << 10;
+
+/// An image whose pages are still to be written.
+struct Begun {
+    request: i64,
+    files: ImageFiles,
+    pages: ImagePages,
+    taken: ImageTaken,
+}
+
+impl Sandbox {
+    /// Writes its image, and tells who asked for it. All vCPUs sleep but the one that calls. Where its pages have stayed in memory, and it is
+    /// to go on, it may do so at once: they are written behind it. After an error it sleeps on.
+    pub(crate) fn take_image(&self, wanted: WantedImage) -> Result<(), Errno> {
+        let WantedImage { request, files, goes_on } = wanted;
+        let begun = self.begin_image(request, files).and_then(|begun| {
+            if self.is_answered(request) { Ok(begun) } else { Err("it was given up meanwhile".into()) }
+        });
+        let writing = PagesWriter {
+            hibernation: Arc::clone(self.hibernation()),
+            memory: Arc::clone(&self.memory),
+            events: Arc::clone(&self.events),
+            images: Arc::clone(&self.config().images),
+        };
+        match begun {
+            Ok(begun) if goes_on && begun.pages.may_follow() => {
+                (writing.images)(request.cast_unsigned(), ImageNews::Captured);
+                let write = move || writing.write(begun);
+                let thread = thread::Builder::new().name("image".into()).stack_size(WRITING_STACK);
+                if let Err(error) = thread.spawn(write) {
+                    self.end_image(request, format!("no thread writes its pages: {error}"));
+                }
+                Ok(())
+            }
+            Ok(begun) => writing.write(begun),
+            Err(why) => {
+                self.end_image(request, why);
+                Err(Errno(libc::EIO))
+            }
+        }
+    }
+
+    /// There is no image, for this reason.
+    fn end_image(&self, request: i64, why: String) {
+        self.hibernation().end_pages();
+        self.events.post(Event { kind: EVENT_IMAGE_OVER, ..Event::default() });
+        (self.config().images)(request.cast_unsigned(), ImageNews::Done(Err(why)));
+    }
+
+    /// Writes its image but for the pages, or says why it cannot be written.
+    fn begin_image(&self, request: i64, files: ImageFiles) -> Result<Begun, String> {
+        let start = Instant::now();
+        let hibernation = self.hibernation();
+        hibernation.may_be_written()?;
+        let vmms = self.vmms().ok_or("its kernel has had too many VMMs")?;
+        let taken_bytes = self.write_kernel(&files.kernel)?;
+        let kernel_us = micros(start.elapsed());
+        let pages = hibernation.begin_pages(&files.pages)?;
+        let config = self.config();
+        let head = ImageHead {
+            kernel: KERNEL_DIGEST.into(),
+            stub: STUB_DIGEST.into(),
+            is_kvm: config.platform == Platform::Kvm,
+            cpus: config.cpus,
+            memory_bytes: config.memory_bytes,
+            memory_most_bytes: config.memory_most_bytes,
+            kernel_bytes: config.kernel_bytes,
+            vmms,
+            handles: self.files.files().end(),
+            last_container: self.coming_containers().last().0,
+            last_exec: self.execs().last(),
+            pages: pages.len(),
+            taken_bytes,
+        };
+        let pause_us = micros(hibernation.rested_for().unwrap_or_else(|| start.elapsed()));
+        Ok(Begun { request, files, pages, taken: ImageTaken { head, pause_us, kernel_us, pages_us: 0 } })
+    }
+
+    /// Writes the kernel's memory. Result: how many bytes.
+    fn write_kernel(&self, file: &File) -> Result<u64, String> {
+        let map = self.files.page_map().map_err(|error| format!("cannot read its page map: {error}"))?;
+        let elsewhere = self.hibernation().staying_ranges();
+        let written = file
+            .set_len(0)
+            .and_then(|()| snapshot::write(&self.memory, self.image_parts(), &elsewhere, &map, file));
+        written.map_err(|error| format!("cannot write its kernel's memory: {error}"))
+    }
+
+    /// `KEEP_CONTENT`.
+    pub(crate) fn keep_content(&self, handle: u64, offset: u64) -> Result<i64, Errno> {
+        // Nobody waits for the copy who only takes the request back.
+        let image = self.kept_orphans.lock().as_ref().map(File::try_clone).transpose();
+        let image = image?.ok_or(Errno(libc::ENODEV))?;
+        self.files.keep_content(handle, &image, offset, &|| self.kept_orphans.lock().is_some())
+    }
+
+    /// `PUT_CONTENT`.
+    pub(crate) fn put_content(&self, handle: u64, offset: u64, len: u64) -> Result<i64, Errno> {
+        let image = self.orphans.lock().as_ref().map(File::try_clone).transpose();
+        let image = image?.ok_or(Errno(libc::ENODEV))?;
+        self.files.put_content(handle, &image, offset, len)
+    }
+
+    /// The kernel has everything that a former VMM had open: what was kept of that goes.
+    pub(crate) fn has_placed_all(&self) {
+        *self.orphans.lock() = None;
+    }
+}
+
+/// The parts of a sandbox by which the pages of its image are written.
+struct PagesWriter {
+    hibernation: Arc<Hibernation>,
+    memory: Arc<SandboxMemory>,
+    events: Arc<EventQueue>,
+    images: ImageSink,
+}
+
+impl PagesWriter {
+    /// Writes them, and tells who asked for the image.
+    fn write(self, begun: Begun) -> Result<(), Errno> {
+        let Begun { request, files, pages, mut taken } = begun;
+        let (start, follows) = (Instant::now(), pages.may_follow());
+        let written = self.hibernation.write_begun_pages(&self.memory, &pages, &files.pages, &files.table);
+        taken.pages_us = micros(start.elapsed());
+        if follows {
+            self.events.post(Event { kind: EVENT_IMAGE_OVER, ..Event::default() });
+        }
+        let is_written = written.is_ok();
+        (self.images)(request.cast_unsigned(), ImageNews::Done(written.map(|()| taken)));
+        if is_written { Ok(()) } else { Err(Errno(libc::EIO)) }
+    }
+}

@@ -1,0 +1,128 @@
+//! The pages of a sandbox on their way to an image, and those of an image under a sandbox.
+#![deny(unsafe_code)]
+
+use swap::FileBase;
+
+use super::Hibernation;
+use crate::lock::{Rank, RwLock};
+
+impl Hibernation {
+    /// Whether its pages may be written to an image, or why not.
+    pub(crate) fn may_be_written(&self) -> Result<(), String> {
+        if self.plan.packing.encrypt {
+            return Err("its pages are encrypted; an image would show them to whoever can read it".into());
+        }
+        self.check()
+    }
+
+    /// Puts the home, which is empty, on the pages of an image. An error says why there is no home.
+    pub fn on_base(self, base: FileBase) -> Result<Self, String> {
+        let home = self.home.map(|home| home.into_inner().on_base(base))?;
+        Ok(Self { home: Ok(RwLock::new(Rank::Hibernation, home)), ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use abi::hostcall::SWAP_IN_ALL;
+    use swap::{PAGE_BYTES, Packing, PageId};
+
+    use super::super::tests::{begin, phys, sleep, swap_in};
+    use super::*;
+    use crate::checkpoint::{BadImage, ImageFiles, ImageHead};
+    use crate::hibernate::SwapPlan;
+    use crate::host_paths::HostPaths;
+    use crate::memory::{SandboxMemory, memory_file};
+
+    fn files() -> ImageFiles {
+        let file = || File::from(memory_file(c"image").unwrap());
+        ImageFiles { kernel: file(), pages: file(), table: file(), orphans: file() }
+    }
+
+    fn head(pages: u64) -> ImageHead {
+        ImageHead {
+            kernel: String::new(),
+            stub: String::new(),
+            is_kvm: true,
+            cpus: 1,
+            memory_bytes: 4 << 20,
+            memory_most_bytes: 4 << 20,
+            kernel_bytes: 16 << 20,
+            vmms: 1,
+            handles: 0,
+            last_container: 0,
+            last_exec: 0,
+            pages,
+            taken_bytes: 0,
+        }
+    }
+
+    fn ids() -> Vec<PageId> {
+        (3..900).filter(|id| id % 3 != 0).collect()
+    }
+
+    fn write(memory: &SandboxMemory, hibernation: &Hibernation, files: &ImageFiles) -> u64 {
+        let pages = hibernation.begin_pages(&files.pages).unwrap();
+        hibernation.write_begun_pages(memory, &pages, &files.pages, &files.table).unwrap();
+        pages.len()
+    }
+
+    fn image() -> (ImageFiles, u64) {
+        let (memory, hibernation) = begin();
+        sleep(&memory, &hibernation, &ids());
+        let files = files();
+        let pages = write(&memory, &hibernation, &files);
+        (files, pages)
+    }
+
+    #[test]
+    fn pages_go_to_an_image_and_come_from_it() {
+        let (files, pages) = image();
+        assert_eq!(pages, ids().len() as u64);
+        files.verify_pages(&head(pages)).unwrap();
+        let (memory, other) = begin();
+        let other = other.on_base(files.open_base(&head(pages)).unwrap()).unwrap();
+        assert_eq!(swap_in(&memory, &other, &ids(), SWAP_IN_ALL).0, 0);
+        assert!(ids().iter().all(|id| memory.read(phys(*id)) == Some(*id)));
+        // An image of a sandbox that began with one.
+        sleep(&memory, &other, &[4, 6, 7]);
+        let again = self::files();
+        assert_eq!(write(&memory, &other, &again), 3);
+        again.verify_pages(&head(3)).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_page_is_named() {
+        let (files, pages) = image();
+        files.pages.write_all_at(&[9], 400 * PAGE_BYTES as u64 + 99).unwrap();
+        let error = files.verify_pages(&head(pages)).unwrap_err();
+        assert_eq!(error.to_string(), "page 400 is not the one that was written");
+        let (memory, other) = begin();
+        let other = other.on_base(files.open_base(&head(pages)).unwrap()).unwrap();
+        assert_eq!(swap_in(&memory, &other, &[398, 401], SWAP_IN_ALL).0, 0);
+        let error = other.fetch(&memory, &mut [400], super::super::Fetch::All).unwrap_err();
+        assert!(error.to_string().starts_with("page 400 came back"), "{error}");
+    }
+
+    #[test]
+    fn an_image_that_is_not_what_its_head_says_is_refused() {
+        let (files, pages) = image();
+        let error = files.open_base(&head(pages + 1)).unwrap_err();
+        assert!(matches!(error, BadImage::PageCount { .. }), "{error}");
+        files.table.set_len(100).unwrap();
+        assert!(matches!(files.open_base(&head(pages)), Err(BadImage::Pages(_))));
+        assert!(Hibernation::none().on_base(image().0.open_base(&head(pages)).unwrap()).is_err());
+    }
+
+    #[test]
+    fn encrypted_pages_are_not_shown() {
+        let packing = Packing { encrypt: true, ..Packing::default() };
+        let plan = SwapPlan { dir: Some(std::env::temp_dir()), packing, ..SwapPlan::default() };
+        let hibernation = Hibernation::open(&HostPaths::of_new_process(), plan).unwrap();
+        assert!(hibernation.may_be_written().unwrap_err().contains("encrypted"));
+        assert!(Hibernation::none().may_be_written().is_err());
+    }
+}

@@ -1,0 +1,494 @@
+//! Content that stays in memory while the sandbox sleeps for an image (`abi::hostcall::SwapOut::stays`). The image gets each page from
+//! memory: behind the running program, or at once when somebody is about to reach it. To the kernel such a page is away like any other,
+//! so there is no way to one that does not lead through here.
+#![deny(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use abi::PAGE_SIZE;
+use abi::layout::USER_PHYS;
+use swap::{Bits, ExportError, Page, PageBytes, PageId};
+
+use super::{Fetch, Hibernation};
+use crate::lock::{Guard, Mutex, Rank};
+use crate::memory::SandboxMemory;
+
+/// Pages that are copied for the image while whoever wants one of them waits: 256 KiB.
+const COPIED: usize = 64;
+/// Pages that are kept until they are written: 16 MiB. Whoever reaches more of them waits for the disk.
+const SAVED: usize = 4096;
+const ENDED: &str = "it was given up meanwhile";
+
+/// The pages whose content stays.
+pub(super) struct Staying {
+    /// There are none otherwise.
+    is_begun: AtomicBool,
+    /// A [`Phase`]. Who only asks for it waits for no disk.
+    phase: AtomicU8,
+    is_given_up: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The pages.
+    pages: Bits,
+    /// Pages that are stored, and belong to the image as well.
+    kept: Bits,
+    /// Of `pages` those whose content is in memory alone.
+    left: Bits,
+    /// The content of others that are to be written.
+    saved: BTreeMap<PageId, Box<PageBytes>>,
+    /// Where they go if there is no room.
+    image: Option<File>,
+    error: Option<String>,
+    /// When nothing ran any more.
+    since: Option<Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    /// Nobody wants them any more, if there are any.
+    Over,
+    /// An image is to be taken next.
+    Waiting,
+    /// One is written.
+    Writing,
+}
+
+impl Default for Staying {
+    fn default() -> Self {
+        Self {
+            is_begun: AtomicBool::new(false),
+            phase: AtomicU8::new(Phase::Over as u8),
+            is_given_up: AtomicBool::new(false),
+            state: Mutex::new(Rank::Staying, State::default()),
+        }
+    }
+}
+
+impl Staying {
+    fn state(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+
+    fn is_in(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::SeqCst) == phase as u8
+    }
+
+    /// False: it is in another phase than it was thought to be.
+    fn goes(&self, from: Phase, to: Phase) -> bool {
+        self.phase.compare_exchange(from as u8, to as u8, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Whether any page has stayed since pages were last stored.
+    fn is_begun(&self) -> bool {
+        self.is_begun.load(Ordering::Acquire)
+    }
+
+    /// The sandbox sleeps. These pages have stayed where they are; those stored earlier that belong to it are `kept`.
+    pub fn begin(&self, pages: impl Iterator<Item = PageId>, kept: Bits) {
+        *self.state() = State { pages: pages.collect(), kept, ..State::default() };
+        self.phase.store(Phase::Waiting as u8, Ordering::SeqCst);
+        self.is_begun.store(true, Ordering::Release);
+    }
+
+    /// Nothing has run for so long.
+    pub fn rests_for(&self, time: Duration) {
+        if self.is_in(Phase::Waiting) {
+            self.state().since = Instant::now().checked_sub(time);
+        }
+    }
+
+    /// All pages are stored now.
+    pub fn forget(&self) {
+        if self.is_begun() {
+            self.is_begun.store(false, Ordering::Release);
+            self.phase.store(Phase::Over as u8, Ordering::SeqCst);
+            *self.state() = State::default();
+        }
+    }
+
+    /// Nobody takes an image of them, unless one is being written. Result: whether pages have stayed.
+    pub fn wake(&self) -> bool {
+        self.goes(Phase::Waiting, Phase::Over);
+        self.is_begun()
+    }
+
+    /// Whether the pages are wanted still.
+    pub fn is_wanted(&self) -> bool {
+        !self.is_in(Phase::Over)
+    }
+
+    /// Takes those out of `pages` that have stayed, as far as `how` asks for them. Those that come are returned; others of them do not.
+    pub fn bring(&self, memory: &SandboxMemory, pages: &mut Vec<Page>, how: Fetch) -> Vec<PageId> {
+        if !self.is_begun() {
+            return Vec::new();
+        }
+        let mut state = self.state();
+        let is_first_here = pages.first().is_some_and(|first| state.pages.has(first.id));
+        let here = pages.extract_if(.., |page| state.pages.has(page.id));
+        let mut here: Vec<PageId> = here.map(|page| page.id).collect();
+        if how == Fetch::Around && is_first_here {
+            pages.clear();
+        } else if how == Fetch::Around {
+            here.retain(|id| !state.left.has(*id));
+        }
+        for id in &here {
+            self.save(&mut state, memory, *id..*id + 1);
+        }
+        here
+    }
+
+    /// Frames get other content.
+    pub fn keep(&self, memory: &SandboxMemory, frames: Range<PageId>) {
+        if self.is_begun() {
+            self.save(&mut self.state(), memory, frames);
+        }
+    }
+
+    /// The content of these pages may change from now on.
+    fn save(&self, state: &mut State, memory: &SandboxMemory, pages: Range<PageId>) {
+        let pages = pages.start..pages.end.min(state.pages.end());
+        if self.is_in(Phase::Waiting) {
+            // The image takes them as the kernel's.
+            pages.for_each(|id| state.pages.clear(id));
+        } else if self.is_in(Phase::Writing) {
+            pages.for_each(|id| state.save(memory, id));
+        }
+    }
+
+    /// The pages in memory that have stayed, by their guest-physical addresses.
+    pub fn ranges(&self) -> Vec<Range<u64>> {
+        if !self.is_in(Phase::Waiting) {
+            return Vec::new();
+        }
+        let address = |id: PageId| USER_PHYS + u64::from(id) * PAGE_SIZE;
+        self.state().pages.runs().map(|(first, end)| address(first)..address(end)).collect()
+    }
+
+    /// Whoever writes the image stops soon.
+    pub fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::SeqCst);
+    }
+
+    /// An image that has these pages begins, and they go to this file; `None`: no page has stayed for one. Result: its pages.
+    fn begin_image(&self, file: &File) -> io::Result<Option<Bits>> {
+        if !self.is_in(Phase::Waiting) {
+            return Ok(None);
+        }
+        let mut state = self.state();
+        let words = state.pages.words().len().max(state.kept.words().len());
+        let word = |bits: &Bits, at: usize| bits.words().get(at).copied().unwrap_or(0);
+        let all: Vec<u64> = (0..words).map(|at| word(&state.pages, at) | word(&state.kept, at)).collect();
+        let all = Bits::from_words(all);
+        swap::make_room(file, &all)?;
+        state.image = Some(file.try_clone()?);
+        state.left = state.pages.clone();
+        if !self.goes(Phase::Waiting, Phase::Writing) {
+            return Err(io::Error::other(ENDED));
+        }
+        Ok(Some(all))
+    }
+
+    /// The image is over. Result: why it could not be written, if it could not.
+    fn end_image(&self) -> Option<String> {
+        self.phase.store(Phase::Over as u8, Ordering::SeqCst);
+        let mut state = self.state();
+        (state.left, state.saved, state.image) = Default::default();
+        state.error.take()
+    }
+
+    /// Copies pages out of memory that the image has not got. Result: those that it had.
+    fn copy_left(&self, memory: &SandboxMemory, pages: &[Page]) -> Result<Vec<Page>, String> {
+        let mut had = Vec::new();
+        for pages in pages.chunks(COPIED) {
+            let mut state = self.state();
+            if let Some(error) = &state.error {
+                return Err(error.clone());
+            }
+            if self.is_given_up.load(Ordering::SeqCst) {
+                return Err(ENDED.into());
+            }
+            for page in pages {
+                if let Some(saved) = state.saved.remove(&page.id) {
+                    page.copy_in(&saved);
+                } else if state.left.has(page.id) {
+                    let from = super::lists::pages_of(memory, &[page.id]).unwrap_or_default();
+                    from.iter().for_each(|from| from.copy(page));
+                    state.left.clear(page.id);
+                } else {
+                    had.push(*page);
+                }
+            }
+        }
+        Ok(had)
+    }
+}
+
+impl State {
+    /// Keeps the content of a page, unless the image has it.
+    fn save(&mut self, memory: &SandboxMemory, id: PageId) {
+        if !self.left.has(id) {
+            return;
+        }
+        self.left.clear(id);
+        let Some(page) = super::lists::pages_of(memory, &[id]).unwrap_or_default().pop() else { return };
+        if self.saved.len() < SAVED {
+            self.saved.insert(id, page.content());
+            return;
+        }
+        let Some(image) = self.image.as_ref().filter(|_| self.error.is_none()) else { return };
+        let start = u64::from(id) * PAGE_SIZE;
+        if let Err(error) = memory.save_at(USER_PHYS + start..USER_PHYS + start + PAGE_SIZE, image, start) {
+            self.error = Some(format!("cannot write its pages: {error}"));
+        }
+    }
+}
+
+/// The pages of an image that has begun.
+pub(crate) struct ImagePages {
+    pages: Bits,
+    may_follow: bool,
+}
+
+impl ImagePages {
+    /// How many.
+    pub fn len(&self) -> u64 {
+        self.pages.len()
+    }
+
+    /// Whether tasks may run before they are written.
+    pub fn may_follow(&self) -> bool {
+        self.may_follow
+    }
+}
+
+impl Hibernation {
+    /// `KEEP`.
+    pub(crate) fn keep(&self, memory: &SandboxMemory, first: u64, count: u64) -> i64 {
+        let number = |number| PageId::try_from(number).unwrap_or(PageId::MAX);
+        self.staying.keep(memory, number(first)..number(first.saturating_add(count)));
+        self.staying.is_wanted().into()
+    }
+
+    /// Memory is about to be given back.
+    pub(crate) fn keep_range(&self, memory: &SandboxMemory, phys: u64, len: u64) {
+        if let Some(start) = phys.checked_sub(USER_PHYS) {
+            self.keep(memory, start / PAGE_SIZE, len.div_ceil(PAGE_SIZE));
+        }
+    }
+
+    /// The pages in memory that have stayed there, by their guest-physical addresses: an image has them elsewhere.
+    pub(crate) fn staying_ranges(&self) -> Vec<Range<u64>> {
+        self.staying.ranges()
+    }
+
+    /// Whether pages have stayed in memory, and are wanted for an image.
+    pub(crate) fn stays(&self) -> bool {
+        self.staying.is_wanted()
+    }
+
+    /// Nobody takes an image of what has stayed, unless one is being written.
+    pub fn end_stay(&self) {
+        self.staying.wake();
+    }
+
+    /// How long the sandbox has rested for an image, if it rests for one.
+    pub(crate) fn rested_for(&self) -> Option<Duration> {
+        self.staying.is_wanted().then(|| self.staying.state().since.map(|since| since.elapsed())).flatten()
+    }
+
+    /// Begins the pages of an image in a file, of what has stayed or what is stored.
+    pub(crate) fn begin_pages(&self, file: &File) -> Result<ImagePages, String> {
+        // Whoever gave up meant an earlier one, or is answered that this one is given up.
+        self.staying.is_given_up.store(false, Ordering::SeqCst);
+        let failed = |error| format!("cannot write its pages: {error}");
+        if let Some(pages) = self.staying.begin_image(file).map_err(failed)? {
+            return Ok(ImagePages { pages, may_follow: true });
+        }
+        let pages = self.home.as_ref().map_err(Clone::clone)?.read().pages().pages();
+        swap::make_room(file, &pages).map_err(failed)?;
+        Ok(ImagePages { pages, may_follow: false })
+    }
+
+    /// Writes the pages of an image that has begun, and the table of them. Tasks may run meanwhile.
+    pub(crate) fn write_begun_pages(
+        &self,
+        memory: &SandboxMemory,
+        image: &ImagePages,
+        pages: &File,
+        table: &File,
+    ) -> Result<(), String> {
+        let fetch = |wanted: &[Page]| -> Result<(), ExportError> {
+            let had = self.staying.copy_left(memory, wanted).map_err(ExportError::Ended)?;
+            let (written, stored): (Vec<Page>, Vec<Page>) = {
+                let state = self.staying.state();
+                had.into_iter().partition(|page| image.may_follow && state.pages.has(page.id))
+            };
+            swap::read_pages(pages, &written)?;
+            if !stored.is_empty() {
+                let home = self.home.as_ref().map_err(|why| ExportError::Ended(why.clone()))?;
+                home.read().pages().fetch(&stored)?;
+            }
+            Ok(())
+        };
+        let result = swap::write_set(&image.pages, pages, table, &fetch);
+        let error = self.staying.end_image();
+        match (result, error) {
+            (_, Some(error)) => Err(error),
+            (result, None) => result.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Nobody writes pages of an image any more.
+    pub(crate) fn end_pages(&self) {
+        let _ = self.staying.end_image();
+    }
+
+    /// Whoever writes pages of an image stops soon.
+    pub fn give_up_pages(&self) {
+        self.staying.give_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::hostcall::{SWAP_IN_ALL, SWAP_IN_AROUND, SwapOut};
+    use swap::PageSums;
+
+    use super::super::tests::{begin, phys, sleep, swap_in};
+    use super::*;
+    use crate::memory::memory_file;
+
+    const LIST: u64 = 0x1000;
+    const REQUEST: u64 = 0x9000;
+
+    fn file() -> File {
+        File::from(memory_file(c"image").unwrap())
+    }
+
+    /// The sandbox sleeps, and these pages, each of which begins with its number, stay.
+    fn stay(memory: &SandboxMemory, hibernation: &Hibernation, ids: &[PageId], kept: u64) {
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
+        memory.copy_out(LIST, &bytes).unwrap();
+        memory.write(0xb000, &kept).unwrap();
+        ids.iter().for_each(|id| memory.write(phys(*id), id).unwrap());
+        let list = SwapOut {
+            rest: LIST,
+            rest_count: ids.len() as u64,
+            rest_classes: 0xa000,
+            kept: 0xb000,
+            kept_words: 1,
+            stays: 1,
+            ..SwapOut::default()
+        };
+        memory.write(REQUEST, &list).unwrap();
+        assert_eq!(hibernation.swap_out(memory, REQUEST), 0);
+    }
+
+    /// The first words of the pages in a file that a table was written for.
+    fn words(pages: &File, table: &File) -> Vec<(PageId, u32)> {
+        use std::os::unix::fs::FileExt;
+        let sums = PageSums::read(table, 1024).unwrap();
+        sums.verify(pages).unwrap();
+        let ids = sums.present().runs().flat_map(|(first, end)| first..end);
+        let word = |id: PageId| {
+            let mut word = [0; 4];
+            pages.read_exact_at(&mut word, u64::from(id) * PAGE_SIZE).unwrap();
+            (id, u32::from_ne_bytes(word))
+        };
+        ids.map(word).collect()
+    }
+
+    #[test]
+    fn the_image_has_every_page_as_it_was() {
+        let (memory, hibernation) = begin();
+        sleep(&memory, &hibernation, &[2, 3]);
+        let ids: Vec<PageId> = (5..300).collect();
+        stay(&memory, &hibernation, &ids, 1 << 3);
+        assert_eq!(hibernation.keep(&memory, 0, 0), 1);
+        assert_eq!(hibernation.staying_ranges(), vec![phys(5)..phys(300)]);
+        let (pages, table) = (file(), file());
+        let image = hibernation.begin_pages(&pages).unwrap();
+        assert!(image.may_follow() && image.len() == 296);
+        assert_eq!(hibernation.wake_mode(), abi::hostcall::REAP_IN_PLACE.cast_signed());
+        // Reached, overwritten, given back, and far away.
+        let wanted = [7, 8, 3, 99];
+        let came = swap_in(&memory, &hibernation, &wanted, SWAP_IN_AROUND);
+        assert_eq!(came, (0, vec![7, 8, abi::hostcall::NO_FRAME, 99]));
+        hibernation.keep(&memory, 20, 5);
+        hibernation.keep_range(&memory, phys(298), 9 * PAGE_SIZE);
+        hibernation.keep(&memory, u64::MAX, u64::MAX);
+        for id in [7, 8, 99, 20, 24, 298, 299] {
+            memory.write(phys(id), &0xffff_u32).unwrap();
+        }
+        assert_eq!(swap_in(&memory, &hibernation, &[3, 9], SWAP_IN_ALL).0, 0);
+        assert_eq!(hibernation.keep(&memory, 0, 0), 1);
+        hibernation.write_begun_pages(&memory, &image, &pages, &table).unwrap();
+        let expected: Vec<(PageId, u32)> = [3].into_iter().chain(5..300).map(|id| (id, id)).collect();
+        assert_eq!(words(&pages, &table), expected);
+        // Nobody wants them any more, and they are where they were.
+        assert_eq!(hibernation.keep(&memory, 0, 0), 0);
+        assert_eq!(swap_in(&memory, &hibernation, &[30], SWAP_IN_ALL).0, 0);
+        assert_eq!(memory.read(phys(30)), Some(30_u32));
+        sleep(&memory, &hibernation, &[30]);
+        assert_eq!(hibernation.wake_mode(), abi::hostcall::REAP_FIRST.cast_signed());
+    }
+
+    #[test]
+    fn what_is_reached_before_the_image_begins_is_the_kernels() {
+        let (memory, hibernation) = begin();
+        stay(&memory, &hibernation, &[5, 6, 7], 0);
+        assert_eq!(swap_in(&memory, &hibernation, &[6], SWAP_IN_ALL).0, 0);
+        assert_eq!(hibernation.staying_ranges(), [phys(5)..phys(6), phys(7)..phys(8)]);
+        let pages = file();
+        assert_eq!(hibernation.begin_pages(&pages).unwrap().len(), 2);
+        assert!(hibernation.staying_ranges().is_empty());
+    }
+
+    #[test]
+    fn an_image_that_nobody_takes_or_that_is_given_up_holds_nobody_up() {
+        let (memory, hibernation) = begin();
+        stay(&memory, &hibernation, &[5], 0);
+        hibernation.end_stay();
+        assert_eq!(hibernation.keep(&memory, 0, 0), 0);
+        stay(&memory, &hibernation, &[5], 0);
+        let (pages, table) = (file(), file());
+        let image = hibernation.begin_pages(&pages).unwrap();
+        hibernation.give_up_pages();
+        assert_eq!(hibernation.keep(&memory, 5, 1), 1);
+        let error = hibernation.write_begun_pages(&memory, &image, &pages, &table).unwrap_err();
+        assert_eq!(error, ENDED);
+        assert_eq!(hibernation.keep(&memory, 0, 0), 0);
+        // The next one is another, of a home too.
+        sleep(&memory, &hibernation, &[5]);
+        let image = hibernation.begin_pages(&pages).unwrap();
+        hibernation.write_begun_pages(&memory, &image, &pages, &table).unwrap();
+        assert_eq!(words(&pages, &table), [(5, 5)]);
+    }
+
+    #[test]
+    fn a_disk_that_takes_no_page_fails_the_image_alone() {
+        let (memory, hibernation) = begin();
+        stay(&memory, &hibernation, &[5, 6], 0);
+        let full = File::options().read(true).write(true).open("/dev/full").unwrap();
+        let (pages, table) = (file(), file());
+        let image = hibernation.begin_pages(&pages).unwrap();
+        {
+            let mut state = hibernation.staying.state();
+            let room = (1000..).map(|id| (id, Box::new([0; swap::PAGE_BYTES]))).take(SAVED);
+            (state.image, state.saved) = (Some(full), room.collect());
+        }
+        assert_eq!(swap_in(&memory, &hibernation, &[6], SWAP_IN_ALL).0, 0);
+        let error = hibernation.write_begun_pages(&memory, &image, &pages, &table).unwrap_err();
+        assert!(error.contains("No space left"), "{error}");
+        assert_eq!(memory.read(phys(6)), Some(6_u32));
+    }
+}
