@@ -64,7 +64,10 @@ stage() {
 # tell NAME PASSED FAILED SKIPPED SECONDS LOG: what came of a stage.
 tell() {
     printf '%-13s %4d passed %3d failed %3d skipped  %4d s\n' "${@:1:5}"
-    grep -E '^(skipped |again |FAILED )' "$6" | sed 's/^/    /' | cut -c1-400
+    # Of what was still running the indented lines before say where it slept.
+    awk '/^        [^ ]/ { if (n < 40) place[n++] = $0; next }
+        /^(skipped |again |FAILED )/ { for (i = 0; i < n; i++) print "    " place[i]; print "    " $0 }
+        { n = 0 }' "$6" | cut -c1-400
     if [ "$3" -gt 0 ]; then
         # What a test says of its failure is on the next lines.
         grep -E -A 3 '^test .*FAILED$|panicked at' "$6" | cut -c1-400 | sed 's/^/    /' | head -n 60

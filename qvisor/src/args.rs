@@ -20,7 +20,7 @@ use crate::exec_args::ExecArgs;
 use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
 use crate::hibernation_args::HibernationArgs;
 use crate::metrics::MetricsArgs;
-use crate::snapshot_args::{CheckpointArgs, RestoreArgs, SnapshotCommand};
+use crate::snapshot_args::{CheckpointArgs, OriginArgs, RestoreArgs, SnapshotCommand};
 use crate::top::TopArgs;
 use crate::update::UpdateArgs;
 use crate::values::{OsParser, env_word, volume};
@@ -335,8 +335,10 @@ pub struct DoArgs {
     /// Name of the sandbox [default: a random one]
     #[arg(long)]
     pub id: Option<String>,
+    #[command(flatten)]
+    pub origin: OriginArgs,
     /// The program and its arguments
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
+    #[arg(value_name = "CMD", required_unless_present = "from", trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 

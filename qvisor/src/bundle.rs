@@ -32,6 +32,7 @@ fn options(
         node: NodeConfig::load(config)?,
         snapshot: None,
         surroundings: Surroundings::default(),
+        clone: None,
         strace: args.strace,
         log_level: log::level_of_sandboxes(),
         remark,

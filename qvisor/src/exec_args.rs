@@ -15,7 +15,7 @@ pub struct User {
     pub gid: Option<u32>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct ExecArgs {
     /// Give it a terminal: the command's own, or one for the console socket
     #[arg(long, short)]

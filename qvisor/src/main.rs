@@ -81,7 +81,10 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
     match cli.command {
         Command::Spec { bundle } => bundle::write_spec(&bundle),
         Command::Doctor { json } => doctor::run(json),
-        Command::Do(args) => run::run(&root?, *args),
+        Command::Do(args) => match args.origin.from.clone() {
+            Some(name) => snapshot::run_clone(&root?, config, systemd, &name, *args),
+            None => run::run(&root?, *args),
+        },
         Command::Exec(args) => exec::run_in(&root?, *args, preserved),
         Command::List { json, format, quiet } => {
             show::list(&root?, if json { ListFormat::Json } else { format }, quiet)

@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use runtime::container::{self, CheckpointOptions, CreateOptions, Taken};
+use runtime::container::{self, Attended, CheckpointOptions, CreateOptions, Taken};
 use runtime::preserved::Preserved;
-use runtime::settings::NodeConfig;
-use runtime::snapshot::{self, Manifest, Store};
+use runtime::settings::{Asked, NodeConfig};
+use runtime::snapshot::{self, Manifest, Place, Store};
 use runtime::state::{Id, Root};
 use serde_json::json;
 use vmm::hibernate::micros;
 
+use crate::args::DoArgs;
 use crate::bundle::coded;
+use crate::exec;
+use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, remark, say, warn};
 use crate::log;
 use crate::show::millis;
@@ -79,11 +82,59 @@ pub fn restore(
         node,
         snapshot: Some(Arc::new(opened)),
         surroundings,
+        clone: None,
         strace: false,
         log_level: log::level_of_sandboxes(),
         remark,
     };
     container::run(&options, preserved, args.detach, warn).or_else(coded)
+}
+
+/// `do --from`.
+pub fn run_clone(
+    root: &Root,
+    config: Option<&Path>,
+    systemd_cgroup: bool,
+    name: &str,
+    args: DoArgs,
+) -> Result<u8, Failure> {
+    let node = NodeConfig::load(config)?;
+    let opened = Store::of_user(&node)?.open(&Place::named(name)?)?;
+    let options = CreateOptions {
+        asked: Asked {
+            userns: args.userns.into(),
+            hibernation: args.hibernation.wishes()?,
+            ..Asked::default()
+        },
+        root: root.clone(),
+        id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
+        bundle: opened.bundle().to_owned(),
+        pid_file: None,
+        console_socket: None,
+        systemd_cgroup,
+        node,
+        snapshot: Some(Arc::new(opened)),
+        surroundings: args.origin.surroundings(),
+        clone: None,
+        strace: false,
+        log_level: log::level_of_sandboxes(),
+        remark,
+    };
+    let layers = Root::default_layers()?;
+    let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let command = |root: &Root, id: &Id| {
+        let exec = ExecArgs {
+            id: id.as_str().to_owned(),
+            command: args.command.clone(),
+            env: args.env.clone(),
+            cwd: args.cwd.clone(),
+            tty: terminal,
+            ..ExecArgs::default()
+        };
+        exec::run_in(root, exec, Preserved::default())
+    };
+    let attended = if args.command.is_empty() { Attended::First } else { Attended::Further(&command) };
+    container::run_clone(options, &layers, args.disk, &attended, warn)
 }
 
 pub fn run(config: Option<&Path>, command: SnapshotCommand) -> Result<u8, Failure> {

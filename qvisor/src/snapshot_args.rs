@@ -78,6 +78,32 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
     ports.ok_or_else(|| "give two ports, as in 80=8080".into())
 }
 
+/// The snapshot that a command's sandbox begins with.
+#[derive(Debug, Args)]
+pub struct OriginArgs {
+    /// Begin with the snapshot of this name, in a copy-on-write view of its bundle's root: its programs go on, or CMD runs beside them and
+    /// ends them with it
+    #[arg(long, value_name = "NAME", conflicts_with_all = [
+        "rootfs", "platform", "memory", "cpus", "pids", "env_all", "volume", "net", "pid_file", "mitigations", "share_files",
+        "patch_calls", "host_uds", "strace",
+    ])]
+    pub from: Option<String>,
+    /// Give sockets of the snapshot that had the first port the second one
+    #[arg(long, value_name = "OLD=NEW", value_parser = parse_ports, requires = "from")]
+    pub port: Vec<(u16, u16)>,
+    /// Whether files that the snapshot has open may have changed since [default: refuse]
+    #[arg(long, value_enum, requires = "from")]
+    pub changed_files: Option<ChangedFiles>,
+}
+
+impl OriginArgs {
+    /// Things that the clone may find other than they were.
+    pub fn surroundings(&self) -> Surroundings {
+        let accepts_changed = self.changed_files == Some(ChangedFiles::Accept);
+        Surroundings { accepts_changed, ports: self.port.clone() }
+    }
+}
+
 impl RestoreArgs {
     /// Things that it may find other than they were.
     pub fn surroundings(&self) -> Surroundings {

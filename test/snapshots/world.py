@@ -35,8 +35,9 @@ class World:
         self.containers = []
         self.notes = []
 
-    def dormouse(self, *words, code=0, patience=60):
-        return finish(DORMOUSE, *words, code=code, patience=patience, environment=self.environment, called=f"dormouse {words[0]}")
+    def dormouse(self, *words, code=0, patience=60, stdin=None):
+        return finish(DORMOUSE, *words, code=code, patience=patience, stdin=stdin, environment=self.environment,
+                      called=f"dormouse {words[0]}")
 
     def launch(self, *words, log):
         """Begins a container that outlives the command: its streams go to a file."""

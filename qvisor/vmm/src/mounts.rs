@@ -133,6 +133,27 @@ pub fn copy_on_write(
     Ok(composer.views)
 }
 
+/// Makes the copy-on-write view of a directory, as a whole: what is mounted below it is not in it.
+pub fn copy_on_write_root(
+    _: &HostPaths,
+    root: &Path,
+    layer: &Directory,
+    id_map: Option<IdMap<'_>>,
+) -> Result<OpenTree, MountError> {
+    let unusable = |source| MountError::Root { path: root.to_owned(), source };
+    let mapped = id_map.map(|id_map| clone_tree(root, false, Some(id_map))).transpose();
+    let mapped = mapped.map_err(|source| MountError::Unmapped { path: root.to_owned(), source })?;
+    let lower = mapped.map_or_else(|| open_directory(root), Ok).map_err(unusable)?;
+    let mut layers =
+        Layers { dir: layer.path_by_descriptor(), directory: layer, next: 0, options: 0, id_map };
+    match (overlay(lower.as_fd(), root, &mut layers), id_map) {
+        (Err(error), Some(_)) => {
+            Err(MountError::Unmapped { path: root.to_owned(), source: io::Error::other(error) })
+        }
+        (made, _) => made.map(OpenTree::from),
+    }
+}
+
 /// Collects the views of one sandbox.
 struct Composer<'a> {
     root: PathBuf,

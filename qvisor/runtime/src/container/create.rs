@@ -31,7 +31,7 @@ use crate::snapshot::Opened;
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
 use crate::vmm_process;
-use crate::vmm_process::plan::{Bundle, Inherited, Plan, RestorePlan, Tree};
+use crate::vmm_process::plan::{Bundle, ClonePlan, Inherited, Plan, RestorePlan, Tree};
 
 /// How a container is to be created.
 pub struct CreateOptions {
@@ -49,6 +49,8 @@ pub struct CreateOptions {
     pub snapshot: Option<Arc<Opened>>,
     /// Things there that may be other than they were.
     pub surroundings: Surroundings,
+    /// It is a command's clone: with control groups of its own, whatever the bundle says.
+    pub clone: Option<ClonePlan>,
     pub strace: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
@@ -94,6 +96,9 @@ pub(super) fn begin(
 ) -> Result<Created, ContainerError> {
     let mut container = oci::load(&options.bundle)?;
     container.remarks.iter().for_each(|remark| (options.remark)(remark));
+    if options.clone.is_some() {
+        container.cgroups_path = None;
+    }
     let settings = Settings::settle(options.asked.clone(), &container.asked, &options.node)?;
     let pod = Membership::of(options, &mut container, settings.pods)?;
     let base = Base::of(options, &settings, &container, &pod)?;
@@ -116,7 +121,11 @@ pub(super) fn begin(
 }
 
 fn check_terminal(options: &CreateOptions, terminal: bool, detached: bool) -> Result<(), ContainerError> {
+    let is_silent = options.clone.as_ref().is_some_and(|clone| clone.is_silent);
     let why = match (terminal, options.console_socket.is_some()) {
+        (true, _) if is_silent => {
+            "its first process has one and the command is another's; leave the command out"
+        }
         (true, false) if detached => {
             "nobody would hold it; pass --console-socket, or set process.terminal to false"
         }
@@ -277,7 +286,7 @@ impl Creation {
         self.save_process(&container, &record, cpus).map_err(failed)?;
         let console = self.console(options, &container)?;
         let owns_terminal = container.terminal && console.is_none();
-        let bundle = Bundle { container, state: state.clone() };
+        let bundle = Bundle { container, state: state.clone(), clone: options.clone.clone() };
         let shape = Shape::new(cpus, memory_bytes, record.is_pod, restore);
         let plan = ForkPlan::of(pod, shape, bundle, settings, base.platform, cgroups);
         let channel = self.fork(plan, console, preserved).map_err(failed)?;
@@ -438,7 +447,7 @@ pub(super) fn report(channel: &mut impl BufRead) -> Option<Report> {
     }
 }
 
-fn no_success(id: &str, report: Option<Report>) -> ContainerError {
+pub(super) fn no_success(id: &str, report: Option<Report>) -> ContainerError {
     match report {
         Some(Report::Failed { message, code }) => ContainerError::Failed { id: id.to_owned(), message, code },
         _ => ContainerError::Silent { id: id.to_owned() },

@@ -5,6 +5,7 @@
 //! state directory holds a [`record::Record`] beside its state, and is not removed by itself.
 
 mod checkpoint;
+mod clone;
 mod create;
 mod end;
 mod error;
@@ -14,6 +15,7 @@ mod restore;
 mod run;
 
 pub use checkpoint::{CheckpointOptions, Progress, Taken, checkpoint};
+pub use clone::{Attended, run_clone};
 pub use create::{CreateOptions, Surroundings, create};
 pub use end::{delete, kill, start};
 pub use error::ContainerError;

@@ -162,7 +162,7 @@ impl Keeper {
         let container = &self.bundle.container;
         let users = Users::of_process(self.vmm_pid).map_err(VmmError::PodPlace)?;
         let mut boot = container.boot.clone();
-        let mounts = files::bundle_tree(&self.host, container, &users)?;
+        let mounts = files::bundle_tree(&self.host, container, None, &users)?;
         if let Some(root) = mounts.first().and_then(OpenMount::files) {
             files::add_home(&mut boot, &Accounts::read(&root.fd));
         }

@@ -64,7 +64,8 @@ pub(super) fn open(
             open_mapped(plan, users, |users| copy_on_write(host, root, &layer, volumes, hidden, users))?
         }
         Tree::Bundle(bundle) => {
-            open_mapped(plan, users, |users| bundle_tree(host, &bundle.container, users))?
+            let layer = bundle.clone.as_ref().map(|clone| mounts::layer(host, &clone.layer)).transpose()?;
+            open_mapped(plan, users, |users| bundle_tree(host, &bundle.container, layer.as_ref(), users))?
         }
     };
     if let (Tree::Bundle(_), Some(root)) = (&plan.tree, tree.first().and_then(OpenMount::files)) {
@@ -176,17 +177,24 @@ fn copy_on_write(
     Ok(tree)
 }
 
-/// The root file system of a bundle itself, and the mounts in their order.
+/// The root file system of a bundle itself, and the mounts in their order. With a layer a root that may be written is seen through a
+/// copy-on-write view.
 pub(crate) fn bundle_tree(
     host: &HostPaths,
     container: &ContainerSpec,
+    layer: Option<&Directory>,
     users: &Users,
 ) -> Result<Vec<OpenMount>, MountError> {
     let (id_map, owner) = (users.id_map(), users.file_owner());
     let read_only = container.root_read_only;
-    let fd = mounts::open_tree(host, &container.root, read_only, true, id_map)?;
-    let flags = if read_only { MOUNT_SHARED | MOUNT_READ_ONLY } else { MOUNT_SHARED };
-    let mut tree = vec![OpenMount::of_host(HostKind::Root, fd.into(), "/".into(), flags)];
+    let (files, flags) = match layer {
+        Some(layer) if !read_only => (mounts::copy_on_write_root(host, &container.root, layer, id_map)?, 0),
+        _ => {
+            let fd = mounts::open_tree(host, &container.root, read_only, true, id_map)?;
+            (fd.into(), if read_only { MOUNT_SHARED | MOUNT_READ_ONLY } else { MOUNT_SHARED })
+        }
+    };
+    let mut tree = vec![OpenMount::of_host(HostKind::Root, files, "/".into(), flags)];
     let of_host = container.mounts.iter().filter_map(MountPlan::files).count();
     // Mounts below read-only ones that may be shown as mounts of their own.
     let mut more = VIEWS_MAX.saturating_sub(1 + of_host);
@@ -282,7 +290,13 @@ fn streams(plan: &Plan, preserved: Preserved, io: &HostIo) -> Result<Vec<Stream>
         let failed = |source| VmmError::Stream { fd, source };
         // SAFETY: descriptors 0 to 2 stay open as long as the process lives (the runtime opens them if need be).
         let stream = unsafe { BorrowedFd::borrow_raw(fd) };
-        let copy = stream.try_clone_to_owned().map_err(|error| failed(error.into()))?;
+        let copy = match plan.clone_of() {
+            Some(clone) if clone.is_silent => {
+                std::fs::File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from)
+            }
+            _ => stream.try_clone_to_owned(),
+        };
+        let copy = copy.map_err(|error| failed(error.into()))?;
         let is_tty = sys::is_tty(stream);
         let handle = io.adopt_stream(copy).map_err(failed)?;
         let flags = if plan.terminal && is_tty { STREAM_TTY } else { 0 };

@@ -73,6 +73,22 @@ pub struct Bounds {
     pub disk_bytes: u64,
 }
 
+impl Plan {
+    /// The clone that this is of.
+    pub(super) fn clone_of(&self) -> Option<&ClonePlan> {
+        match &self.tree {
+            Tree::Bundle(bundle) => bundle.clone.as_ref(),
+            Tree::CopyOnWrite { .. } => None,
+        }
+    }
+
+    /// Bytes that its files on the host may take up.
+    pub(super) fn disk_bytes(&self) -> Option<u64> {
+        let of_clone = || self.clone_of().map(|clone| clone.disk_bytes);
+        self.bounds.as_ref().map(|bounds| bounds.disk_bytes).or_else(of_clone)
+    }
+}
+
 impl Bounds {
     /// Memory in which the VMM keeps account of the files, beside the kernel's memory.
     pub(crate) fn ledger_bytes(&self) -> u64 {
@@ -108,6 +124,19 @@ pub struct Bundle {
     pub container: ContainerSpec,
     /// Without the pid, which is the leash's.
     pub state: OciState,
+    /// It is a command's clone.
+    pub clone: Option<ClonePlan>,
+}
+
+/// A container of a command, which goes with it and leaves the bundle's root as it is.
+#[derive(Clone, Debug)]
+pub struct ClonePlan {
+    /// The directory that takes up the changes to its root.
+    pub layer: PathBuf,
+    /// The most bytes that these may take up.
+    pub disk_bytes: u64,
+    /// The streams are another process's: its own lead nowhere.
+    pub is_silent: bool,
 }
 
 /// The descriptors that the VMM inherits from its front end.

@@ -154,8 +154,8 @@ fn host_io(
     let io =
         HostIo::with_proc(Arc::new(move |event| sink.post(event)), proc.as_fd()).map_err(VmmError::HostIo)?;
     drop(proc);
-    if let Some(bounds) = &plan.bounds {
-        io.set_quota(Quota::new(bounds.disk_bytes));
+    if let Some(disk_bytes) = plan.disk_bytes() {
+        io.set_quota(Quota::new(disk_bytes));
     }
     Ok(io)
 }
