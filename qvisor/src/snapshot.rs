@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use runtime::container::{self, Attended, CheckpointOptions, CreateOptions, Taken};
+use runtime::front::DoError;
 use runtime::preserved::Preserved;
 use runtime::settings::{Asked, NodeConfig};
 use runtime::snapshot::{self, Manifest, Place, Store};
 use runtime::state::{Id, Root};
 use serde_json::json;
+use vmm::checkpoint::ImageTerms;
 use vmm::hibernate::micros;
 
 use crate::args::DoArgs;
@@ -21,7 +23,7 @@ use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, remark, say, warn};
 use crate::log;
 use crate::show::millis;
-use crate::snapshot_args::{CheckpointArgs, RestoreArgs, SnapshotCommand, place};
+use crate::snapshot_args::{CheckpointArgs, Established, RestoreArgs, SnapshotCommand, place};
 
 pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> Result<u8, Failure> {
     let since = Instant::now();
@@ -32,7 +34,10 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
     let options = CheckpointOptions {
         store: &store,
         place,
-        leave_running: args.leave_running,
+        terms: ImageTerms {
+            leave_running: args.leave_running,
+            refuses_connections: args.established == Established::Refuse,
+        },
         progress: std::io::stderr().is_terminal().then_some(&show_progress),
     };
     let Taken { manifest, image } = container::checkpoint(root, &id, &options)?;
@@ -121,6 +126,17 @@ pub fn run_clone(
         remark,
     };
     let layers = Root::default_layers()?;
+    if args.command.is_empty() && (args.tty || args.cwd.is_some() || !args.env.is_empty()) {
+        return Err(
+            "cannot use --tty, --cwd or --env with --from alone: they are about a command; add one".into()
+        );
+    }
+    if args.tty && !std::io::stdin().is_terminal() {
+        return Err(DoError::NoTerminal.into());
+    }
+    if let Some(path) = args.cwd.as_ref().filter(|path| !path.is_absolute()) {
+        return Err(DoError::RelativeCwd { path: path.clone() }.into());
+    }
     let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let command = |root: &Root, id: &Id| {
         let exec = ExecArgs {

@@ -22,6 +22,9 @@ pub struct CheckpointArgs {
     /// Let the container go on afterwards
     #[arg(long)]
     pub leave_running: bool,
+    /// Whether it may have connections over TCP or to Unix sockets of the host, which end in what begins with the snapshot
+    #[arg(long, value_enum, default_value_t)]
+    pub established: Established,
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,
@@ -59,6 +62,16 @@ pub struct RestoreArgs {
     pub userns: UserNamespaceChoice,
     #[command(flatten)]
     pub hibernation: HibernationArgs,
+}
+
+/// The course of a checkpoint while there are connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Established {
+    /// A container that begins with the snapshot finds them reset
+    #[default]
+    Reset,
+    /// There is no snapshot, and the container goes on
+    Refuse,
 }
 
 /// The course of a container whose files have changed.

@@ -13,6 +13,8 @@ use crate::sums::SumsWriter;
 
 /// Pages that are fetched and written at a time: 4 MiB, which several threads read.
 const BATCH_PAGES: usize = 1024;
+/// Pages that are written by one call: others who write to the file wait for its end.
+const WRITE_PAGES: usize = 64;
 const ZERO: PageBytes = [0; PAGE_BYTES];
 
 /// Writes all pages of a home to a file, as [`FileBase`](crate::FileBase) has them, and their table to another. The content of both
@@ -62,7 +64,7 @@ pub fn read_pages(from: &File, pages: &[Page]) -> Result<(), ExportError> {
     })
 }
 
-/// Writes pages, those that follow each other by one call, but for those of zeros.
+/// Writes pages, those that follow each other by few calls, but for those of zeros.
 fn write_batch(to: &File, ids: &[PageId], content: &[PageBytes]) -> io::Result<()> {
     let mut at = 0;
     while at < ids.len() {
@@ -71,7 +73,10 @@ fn write_batch(to: &File, ids: &[PageId], content: &[PageBytes]) -> io::Result<(
             continue;
         }
         let follows = |next: &usize| ids[*next] - ids[at] == distance(*next - at) && content[*next] != ZERO;
-        let end = (at + 1..ids.len()).take_while(follows).last().map_or(at + 1, |last| last + 1);
+        let end = (at + 1..ids.len().min(at + WRITE_PAGES))
+            .take_while(follows)
+            .last()
+            .map_or(at + 1, |last| last + 1);
         to.write_all_at(content[at..end].as_flattened(), offset_of(ids[at]))?;
         at = end;
     }

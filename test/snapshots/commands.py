@@ -39,6 +39,9 @@ class Rooted(Container):
         for name in ("sh", "cat", "ls", "sleep"):
             (root / "bin" / name).exists() or (root / "bin" / name).symlink_to("busybox")
         (root / "kept/file").write_text("the bundle's\n")
+        if not (root / "kept/other").exists():
+            (root / "kept/one").write_text("two names\n")
+            (root / "kept/other").hardlink_to(root / "kept/one")
         spec = json.loads((bundle / "config.json").read_text())
         spec["root"] = {"path": "root", "readonly": False}
         spec["mounts"] += [{"destination": path, "type": "tmpfs", "source": "tmpfs"} for path in mounts]
@@ -87,6 +90,9 @@ def further(world):
     check(said.startswith("dormouse: ") and "/bin/nothing" in said, f"a program that is not there: {said!r}")
     full = world.dormouse("do", "--from", name, "--disk", "1M", "--", "/bin/sh", "-c", "cat /bin/busybox /bin/busybox >/kept/big", code=1)
     check("No space left" in full.stderr, f"a full view: {full.stderr!r}")
+    # A file of two names gets another number once it is written to.
+    words = clone(world, name, "/bin/sh", "-c", "exec 3</kept/one; echo more >>/kept/other; sleep 0.1; read x <&3; cat /kept/one /proc/self/fd/3")
+    check(words.stdout.splitlines()[0] == "two names", f"a file of two names is {words.stdout!r}")
     check_nothing_left(world, before)
 
 
@@ -136,7 +142,30 @@ def refused(world):
     for words in (("--memory", "1G"), ("--rootfs", "/"), ("--net", "none"), ("--volume", "/srv:/srv")):
         done = world.dormouse("do", "--from", name, *words, "--", "/bin/ls", code=125)
         check("--from" in done.stderr and words[0] in done.stderr, f"{words[0]} is refused with {done.stderr!r}")
+    world.refused("do", "--from", name, "--env", "A=b", says=("--env", "command"))
+    world.refused("do", "--from", name, "--tty", "--", "/bin/ls", says=("--tty",))
     check("--from" in world.dormouse("do", "--port", "1=2", "/bin/ls", code=125).stderr, "a port without a snapshot is accepted")
+    # Another container of that name is let alone.
+    other = world.add(Rooted(world, ("/bin/sleep", "100"))).begin()
+    world.refused("do", "--from", name, "--id", other.id, "--", "/bin/ls", says=(other.id,))
+    check(world.status(other.id) == "running", "a container has gone with a clone that was refused its name")
+    other.delete(force=True)
+    check_nothing_left(world, before)
+
+
+def ended(world):
+    """A clone is not written, since its files go with it; and when it ends its command does, and says why."""
+    name, _, _ = snapshot_of(world)
+    before, own = layers(), f"{world.tag}-clone"
+    words = [str(word) for word in (DORMOUSE, "do", "--from", name, "--id", own, "--", "/bin/sleep", "100")]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **world.environment},
+                          text=True) as command:
+        until("the clone", lambda: world.status(own) == "running", ANSWER_SECONDS)
+        world.refused("checkpoint", own, says=("files end with it",))
+        check(command.poll() is None, "the clone has ended")
+        world.dormouse("kill", own, "KILL")
+        _, said = command.communicate(timeout=ANSWER_SECONDS)
+        check(command.returncode == 137 and "first process" in said, f"it ends with {command.returncode}: {said!r}")
     check_nothing_left(world, before)
 
 
@@ -146,4 +175,5 @@ CASES = [
     ("do-from-at-once", at_once, ("busybox",)),
     ("do-from-killed", killed, ("busybox",)),
     ("do-from-refused", refused, ("busybox",)),
+    ("do-from-ended", ended, ("busybox",)),
 ]

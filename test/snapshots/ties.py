@@ -211,6 +211,10 @@ def connection(world):
         port = listener.getsockname()[1]
         for _ in range(world.rounds):
             check(container.call("connect", port) == "welcome", "another greeting")
+            for more in ((), ("--leave-running",)):
+                world.refused("checkpoint", "--established", "refuse", "--name", "refused", *more, container.id,
+                              says=(f"127.0.0.1 port {port}",))
+            check("refused" not in world.names(), "a snapshot that was refused is listed")
             container.checkpoint(leave=True)
             kept[-1].sendall(b"more")
             check(container.call("state") == "read b'more'", "a connection of a container that goes on has other bytes")
@@ -233,6 +237,8 @@ def own_connection(world):
 def datagrams(world):
     """A bound port answers the host after the restore, and nobody else has it."""
     container = world.add(Held(world, "Udp")).begin()
+    # There is no connection that would be lost.
+    world.dormouse("checkpoint", "--established", "refuse", "--leave-running", "--name", "unconnected", container.id)
     port = container.call("step")
     for turn in range(world.rounds + 1):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:

@@ -452,6 +452,8 @@ pub const EVENT_PAUSE_CONTAINER: u32 = 27;
 pub const EVENT_SNAPSHOT: u32 = 28;
 /// Flag of an [`EVENT_SNAPSHOT`]: the next VMM will have none of this one's files, so that all must be there by name.
 pub const EVENT_FLAG_IMAGE: u32 = 8;
+/// Flag of an [`EVENT_SNAPSHOT`]: it is refused while there are connections, which the next VMM will not have.
+pub const EVENT_FLAG_UNCONNECTED: u32 = 32;
 
 /// An image whose pages were written while the sandbox ran is written, or nobody wants it any more ([`KEEP`]).
 pub const EVENT_IMAGE_OVER: u32 = 30;

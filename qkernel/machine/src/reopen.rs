@@ -30,6 +30,7 @@ const O_PATH: u32 = 0o10_000_000;
 const O_DIRECTORY: u32 = 0o200_000;
 /// Flags of how a file is read and written; the others were for its first opening.
 const KEPT_FLAGS: u32 = 0o3 | O_PATH | O_DIRECTORY | 0o10_000 | 0o4_010_000;
+const AF_UNIX: u32 = 1;
 const SOCK_STREAM: u32 = 1;
 const SOL_SOCKET: u32 = 1;
 const SO_REUSEADDR: u32 = 2;
@@ -73,6 +74,21 @@ pub fn check(ties: &[(u32, Tied)]) -> core::result::Result<(), Why> {
             Err("a socket has more options than are noted".into())
         }
         Tied::Given(_) | Tied::Socket(_) | Tied::Connection(_) | Tied::Watch | Tied::Locks => Ok(()),
+    })
+}
+
+/// Finds a connection, which another VMM would not have.
+pub fn check_unconnected(ties: &[(u32, Tied)]) -> core::result::Result<(), Why> {
+    ties.iter().try_for_each(|(_, tied)| match tied {
+        Tied::Socket(socket) if socket.kind == SOCK_STREAM => match &socket.peer {
+            Some(_) if socket.family == AF_UNIX => {
+                Err("a connection to a Unix socket of the host is open".into())
+            }
+            Some(peer) => Err(format!("a connection to {} is open", address_in_words(peer))),
+            None => Ok(()),
+        },
+        Tied::Connection(_) => Err("a connection that somebody has made to it is open".into()),
+        _ => Ok(()),
     })
 }
 
@@ -471,6 +487,23 @@ mod tests {
         let crowded = SocketOrigin { is_incomplete: true, ..SocketOrigin::default() };
         assert!(with(Tied::Socket(Box::new(crowded))).is_err());
         assert_eq!(with(Tied::Alone("so")), Err("so".into()));
+    }
+
+    #[test]
+    fn only_connections_that_are_lost_are_refused() {
+        let found = |tied: Tied| check_unconnected(&[(3, Tied::Given(mount(0, b"/", 0))), (7, tied)]);
+        let peer: Option<Box<[u8]>> = Some([2, 0, 0x1f, 0x90, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0].into());
+        let socket =
+            |kind, peer| Tied::Socket(Box::new(SocketOrigin { kind, peer, ..SocketOrigin::default() }));
+        assert_eq!(
+            found(socket(SOCK_STREAM, peer.clone())),
+            Err("a connection to 127.0.0.1 port 8080 is open".into())
+        );
+        assert!(found(Tied::Connection(ConnectionOrigin::default())).is_err());
+        // Datagrams have an address alone.
+        assert!(found(socket(2, peer)).is_ok());
+        assert!(found(socket(SOCK_STREAM, None)).is_ok());
+        assert!(found(Tied::Watch).is_ok());
     }
 
     #[test]

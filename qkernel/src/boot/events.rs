@@ -68,7 +68,7 @@ pub(super) fn handle(event: &Event, round: u64) {
                 hibernate::idle::ordered(event.value);
             }
         }
-        hc::EVENT_SNAPSHOT => hibernate::snapshot::request(event.value, has(hc::EVENT_FLAG_IMAGE)),
+        hc::EVENT_SNAPSHOT => hibernate::snapshot::request(event.value, event.flags),
         hc::EVENT_IMAGE_OVER => hibernate::snapshot::image_is_over(),
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),
         _ => {}

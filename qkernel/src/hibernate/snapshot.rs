@@ -24,15 +24,18 @@ use machine::time;
 static WANTED: AtomicI64 = AtomicI64::new(0);
 /// The next VMM will have none of this one's files.
 static IS_IMAGE: AtomicBool = AtomicBool::new(false);
+/// Connections are a reason to refuse it.
+static IS_UNCONNECTED: AtomicBool = AtomicBool::new(false);
 /// Until when it is tried (monotonic).
 static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 /// How long it is tried.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The memory is to be taken; `is_image`: for a VMM that will have none of this one's files. A request that came before and has not been
-/// answered is refused.
-pub fn request(request: i64, is_image: bool) {
-    IS_IMAGE.store(is_image, Ordering::SeqCst);
+/// The memory is to be taken. `flags`: of the event ([`hc::EVENT_SNAPSHOT`]). A request that came before and has not been answered is
+/// refused.
+pub fn request(request: i64, flags: u32) {
+    IS_IMAGE.store(flags & hc::EVENT_FLAG_IMAGE != 0, Ordering::SeqCst);
+    IS_UNCONNECTED.store(flags & hc::EVENT_FLAG_UNCONNECTED != 0, Ordering::SeqCst);
     UNTIL_NS.store(time::monotonic_ns().saturating_add(PATIENCE_NS), Ordering::SeqCst);
     refuse(WANTED.swap(request, Ordering::SeqCst), "another request came");
 }
@@ -96,6 +99,9 @@ fn take(frozen: &Frozen, request: i64) -> core::result::Result<Result<u64>, Stri
         caches::shrink();
         let ties = objects::ties().map_err(|_| "there is no memory left to list its files")?;
         reopen::check(&ties)?;
+        if IS_UNCONNECTED.load(Ordering::SeqCst) {
+            reopen::check_unconnected(&ties)?;
+        }
         reopen::note(&ties)?;
     }
     sched::fetch_all(frozen);

@@ -10,7 +10,7 @@ use abi::report::UsageFigures;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
-use vmm::checkpoint::{ImageFiles, ImageTaken};
+use vmm::checkpoint::{ImageFiles, ImageTaken, ImageTerms};
 use vmm::directory::Directory;
 use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
 use vmm::hibernate::stats::Stats;
@@ -91,10 +91,13 @@ pub enum Order {
     },
     /// The sandbox is written to four files that come with the line, which are empty: its kernel's memory, its pages, the table of these,
     /// and the content of files without a name. Answered
-    /// once they are written. Then the sandbox ends as if it were killed, or (`leave_running`) is as it was before.
+    /// once they are written. Then the sandbox ends as if it were killed, or (`leave_running`) is as it was before. Refused
+    /// while there are connections, if `refuses_connections`.
     Checkpoint {
         #[serde(default)]
         leave_running: bool,
+        #[serde(default)]
+        refuses_connections: bool,
     },
     /// The front end has done its part of a container's creation.
     Proceed,
@@ -347,15 +350,12 @@ pub fn events(sandbox: &Directory, oom_only: bool) -> io::Result<UnixStream> {
 }
 
 /// Has the sandbox whose directory this is written to files, which are empty and open to write. Its container is the only one in it.
-pub fn checkpoint(
-    sandbox: &Directory,
-    files: &ImageFiles,
-    leave_running: bool,
-) -> Result<Imaged, OrderError> {
+pub fn checkpoint(sandbox: &Directory, files: &ImageFiles, terms: ImageTerms) -> Result<Imaged, OrderError> {
     let stream = connect(sandbox)?;
     let ImageFiles { kernel, pages, table, orphans } = files;
     let descriptors = [kernel.as_fd(), pages.as_fd(), table.as_fd(), orphans.as_fd()];
-    ask(&stream, Order::Checkpoint { leave_running }, &[], &descriptors)?;
+    let ImageTerms { leave_running, refuses_connections } = terms;
+    ask(&stream, Order::Checkpoint { leave_running, refuses_connections }, &[], &descriptors)?;
     match answer(&stream, Instant::now() + CHECKPOINT_PATIENCE)?.figures {
         Some(Figures::Checkpoint(image)) => {
             Ok(Imaged { image: *image, ends: (!leave_running).then_some(stream) })

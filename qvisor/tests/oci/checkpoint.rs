@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use runtime::control::{self, OrderError};
 use runtime::state::{Id, Root};
-use vmm::checkpoint::{ImageFiles, ImageTaken};
+use vmm::checkpoint::{ImageFiles, ImageTaken, ImageTerms};
 
 use super::world::{World, dormouse, is_stopped, status_of, wait_for};
 
@@ -25,7 +25,8 @@ fn files() -> ImageFiles {
 fn take(world: &World, files: &ImageFiles, leave_running: bool) -> Result<ImageTaken, OrderError> {
     let root = Root::new(world.state_root());
     let id = Id::new(&world.id).unwrap();
-    control::checkpoint(&root.sandbox(&id).unwrap(), files, leave_running)?.kept()
+    let terms = ImageTerms { leave_running, ..ImageTerms::default() };
+    control::checkpoint(&root.sandbox(&id).unwrap(), files, terms)?.kept()
 }
 
 /// The last number that the script has written.
@@ -76,7 +77,7 @@ fn a_container_is_written_and_goes_on_or_sleeps_on_or_ends() {
         // Whoever does not keep it keeps nobody from going on.
         let id = Id::new(&world.id).unwrap();
         let sandbox = Root::new(world.state_root()).sandbox(&id).unwrap();
-        drop(control::checkpoint(&sandbox, &files(), false).unwrap());
+        drop(control::checkpoint(&sandbox, &files(), ImageTerms::default()).unwrap());
         goes_on(world);
         let (last, pid) = (files(), world.pid());
         let taken = take(world, &last, false).unwrap();

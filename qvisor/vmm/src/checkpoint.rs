@@ -37,6 +37,15 @@ pub struct ImageHead {
     pub taken_bytes: u64,
 }
 
+/// How an image is to be taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageTerms {
+    /// The sandbox is as it was afterwards.
+    pub leave_running: bool,
+    /// None is taken while there are connections, which whoever begins with it would not have.
+    pub refuses_connections: bool,
+}
+
 /// The files of an image that is asked for.
 #[derive(Debug)]
 pub(crate) struct WantedImage {

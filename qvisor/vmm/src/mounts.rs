@@ -135,7 +135,7 @@ pub fn copy_on_write(
 
 /// Makes the copy-on-write view of a directory, as a whole: what is mounted below it is not in it.
 pub fn copy_on_write_root(
-    _: &HostPaths,
+    host: &HostPaths,
     root: &Path,
     layer: &Directory,
     id_map: Option<IdMap<'_>>,
@@ -150,6 +150,15 @@ pub fn copy_on_write_root(
         (Err(error), Some(_)) => {
             Err(MountError::Unmapped { path: root.to_owned(), source: io::Error::other(error) })
         }
+        (Err(error), None) => match mounts_below(host, root).first() {
+            // In a user namespace the host refuses it then.
+            Some(below) => {
+                let source =
+                    io::Error::other(format!("{error}; {} is mounted below it", below.path.display()));
+                Err(MountError::Overlay { path: root.to_owned(), source })
+            }
+            None => Err(error),
+        },
         (made, _) => made.map(OpenTree::from),
     }
 }

@@ -9,12 +9,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abi::boot::Platform;
-use abi::hostcall::{EVENT_FLAG_IMAGE, EVENT_SNAPSHOT, Event};
+use abi::hostcall::{EVENT_FLAG_IMAGE, EVENT_FLAG_UNCONNECTED, EVENT_SNAPSHOT, Event};
 use abi::layout::kernel_bytes;
 use abi::report::Report;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
-use crate::checkpoint::{ImageFiles, ImageSink, WantedImage};
+use crate::checkpoint::{ImageFiles, ImageSink, ImageTerms, WantedImage};
 use crate::container_queue::ContainerQueue;
 use crate::errno::Errno;
 use crate::exec_relay::ExecRelay;
@@ -301,31 +301,33 @@ impl Sandbox {
 
     /// Asks the kernel, which is asleep, to have its memory taken for a VMM that gets its files. A kernel that was not asked is refused.
     pub fn ask_for_snapshot(&self, request: i64) {
-        self.ask_for_memory(request, None);
+        self.ask_for_memory(request, None, false);
     }
 
     /// Asks for its memory as [`Sandbox::ask_for_snapshot`] does, for a VMM that gets none of its files but the content of those without a
     /// name, in `orphans`.
     pub fn ask_for_snapshot_alone(&self, request: i64, orphans: File) {
         *self.kept_orphans.lock() = Some(orphans);
-        self.ask_for_memory(request, None);
+        self.ask_for_memory(request, None, false);
     }
 
     /// Asks the kernel, which is asleep, to have its memory written to these files, whose content goes. The outcome is told to
-    /// [`SandboxConfig::images`], or the kernel's refusal to [`SandboxConfig::report`]. It sleeps on then, or `goes_on`, which may be before
+    /// [`SandboxConfig::images`], or the kernel's refusal to [`SandboxConfig::report`]. It sleeps on then, or goes on, which may be before
     /// its pages are written. The number of a request is used once.
-    pub fn ask_for_image(&self, request: i64, files: ImageFiles, goes_on: bool) -> std::io::Result<()> {
+    pub fn ask_for_image(&self, request: i64, files: ImageFiles, terms: ImageTerms) -> std::io::Result<()> {
         let orphans = files.orphans.try_clone()?;
         orphans.set_len(0)?;
         *self.kept_orphans.lock() = Some(orphans);
-        self.ask_for_memory(request, Some(WantedImage { request, files, goes_on }));
+        let wanted = WantedImage { request, files, goes_on: terms.leave_running };
+        self.ask_for_memory(request, Some(wanted), terms.refuses_connections);
         Ok(())
     }
 
-    fn ask_for_memory(&self, request: i64, image: Option<WantedImage>) {
+    fn ask_for_memory(&self, request: i64, image: Option<WantedImage>, refuses_connections: bool) {
         *self.wanted_image.lock() = image;
         self.wants_snapshot.store(request, Ordering::SeqCst);
-        let flags = if self.kept_orphans.lock().is_some() { EVENT_FLAG_IMAGE } else { 0 };
+        let image = if self.kept_orphans.lock().is_some() { EVENT_FLAG_IMAGE } else { 0 };
+        let flags = image | if refuses_connections { EVENT_FLAG_UNCONNECTED } else { 0 };
         self.events.post(Event { kind: EVENT_SNAPSHOT, flags, value: request, ..Event::default() });
     }
 

@@ -118,7 +118,8 @@ impl HostInode {
             Some(open) => host::stat_handle(open)?,
             None => self.reach(host::stat)?,
         };
-        if (stat.dev, stat.ino) != self.id() && self.fs.shared {
+        // By a handle it is this file, whatever number a copy-on-write view of the host's gives it once it was written to.
+        if open.is_none() && self.fs.shared && (stat.dev, stat.ino) != self.id() {
             return Err(Errno::ESTALE);
         }
         let mut attr = self.attr.lock();

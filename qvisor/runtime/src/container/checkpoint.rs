@@ -4,8 +4,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use vmm::checkpoint::ImageTaken;
+use vmm::checkpoint::{ImageTaken, ImageTerms};
 
+use super::record::Record;
 use crate::control::{self, Imaged, OrderError};
 use crate::snapshot::{Making, Manifest, Place, SnapshotError, Store};
 use crate::state::{Id, Root};
@@ -22,8 +23,7 @@ pub type Progress<'p> = &'p (dyn Fn(Option<u64>) + Sync);
 pub struct CheckpointOptions<'o> {
     pub store: &'o Store,
     pub place: Place,
-    /// The sandbox goes on afterwards.
-    pub leave_running: bool,
+    pub terms: ImageTerms,
     /// Called when it takes long.
     pub progress: Option<Progress<'o>>,
 }
@@ -35,7 +35,7 @@ pub struct Taken {
     pub image: ImageTaken,
 }
 
-/// Makes a snapshot of a container that runs; returns once it is on the disk. Without `leave_running` the container has ended by then.
+/// Makes a snapshot of a container that runs; returns once it is on the disk. Unless it is left running the container has ended by then.
 pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Result<Taken, SnapshotError> {
     let refused = |why: &str| SnapshotError::Sandbox { id: id.as_str().to_owned(), why: why.to_owned() };
     let state = root.state(id)?;
@@ -50,6 +50,12 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     if super::is_further(root, id) {
         return Err(refused("it shares the sandbox of a pod, and snapshots are made of whole sandboxes"));
     }
+    let is_clone = root.record::<Record>(id).is_some_and(|record| record.clone.is_some());
+    if is_clone {
+        return Err(refused(
+            "it was started by dormouse do, whose files end with it; make a container of a bundle",
+        ));
+    }
     let Some(described) = super::described(root, id, &state) else {
         return Err(refused(
             "it was started by dormouse do, whose files end with it; make a container of a bundle",
@@ -59,7 +65,7 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     let key = options.store.key()?;
     let making = options.store.begin(&options.place)?;
     let sandbox = root.sandbox(id)?;
-    let ask = || control::checkpoint(&sandbox, making.files(), options.leave_running);
+    let ask = || control::checkpoint(&sandbox, making.files(), options.terms);
     let failed = |source| SnapshotError::Order { id: id.as_str().to_owned(), source };
     let imaged = with_progress(&making, options.progress, ask).map_err(failed)?;
     // Until it is on the disk the sandbox stands still, and goes on should that fail.

@@ -1,20 +1,29 @@
 //! `do --from`: a container that begins with a snapshot and goes with its command. Its root is the bundle's, seen through a copy-on-write
 //! view that goes as well.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
 
 use vmm::footprint;
-use vmm::process::{self, SignalFd};
+use vmm::process::{self, SignalFd, Terminal};
 
 use super::create::{CreateOptions, Created, begin, no_success, report};
 use super::end;
 use super::error::ContainerError;
+use super::record::Record;
 use super::run::run;
 use crate::control::{self, Order, Report};
 use crate::front::foreground::FORWARDED;
 use crate::preserved::Preserved;
 use crate::state::{Claim, Id, Root, StateError};
 use crate::vmm_process::plan::ClonePlan;
+
+/// Signals that end a clone which does not go on yet.
+const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// Of a command that was killed, as those of a clone that ends are; and how long after that the clone may take to say that it does.
+const KILLED: u8 = 128 + 9;
+const PATIENCE_MS: i32 = 200;
 
 /// The program that ends with a clone.
 pub enum Attended<'c, E> {
@@ -36,38 +45,54 @@ pub fn run_clone<E: From<ContainerError>>(
     let layer = layers.claim(&options.id).map_err(ContainerError::from)?;
     layer.left().iter().for_each(|left: &StateError| warn(&left.to_string()));
     let is_silent = matches!(attended, Attended::Further(_));
-    options.clone = Some(ClonePlan { layer: layer.path().to_owned(), disk_bytes, is_silent });
+    let mark = format!("{} {:?}", process::id(), process::start_time(process::id()));
+    options.clone = Some(ClonePlan { mark, layer: layer.path().to_owned(), disk_bytes, is_silent });
     let failed = |source| {
         let id = options.id.as_str().to_owned();
         ContainerError::Create { id, what: "starting its watcher", source }
     };
-    // The writing end is this process's and, until that ends with this one, the VMM's.
-    let (reader, leash) = io::pipe().map_err(failed)?;
-    if process::fork().map_err(failed)?.is_none() {
-        drop(leash);
-        watch(reader, &options, &layer, warn);
-    }
-    drop(reader);
+    let mut leash = start_watcher(&options, &layer, warn).map_err(failed)?;
     let result = match attended {
         Attended::First => run(&options, Preserved::default(), false, warn).map_err(E::from),
         Attended::Further(command) => run_beside(&options, command, warn),
     };
     remove(&layer, warn);
-    // The watcher.
-    process::end_children();
-    drop(leash);
+    // The watcher has nothing to do.
+    let _ = leash.write(&[0]);
     result
 }
 
-/// Waits until the command has ended, and removes the clone in its stead.
-fn watch(mut leash: io::PipeReader, options: &CreateOptions, layer: &Claim, warn: fn(&str)) -> ! {
+/// Starts a process that removes the clone should this one be killed. It is nobody's child here: those are ended in between. Result: the
+/// pipe whose closing tells it, unless something is written to it before; it is this process's and, until that ends with this one, the VMM's.
+fn start_watcher(options: &CreateOptions, layer: &Claim, warn: fn(&str)) -> io::Result<io::PipeWriter> {
+    let (mut reader, leash) = io::pipe()?;
+    let terminal = Terminal::new(io::stdin().as_fd());
+    if let Some(between) = process::fork()? {
+        process::reap(between);
+        return Ok(leash);
+    }
+    drop(leash);
+    if !matches!(process::fork(), Ok(None)) {
+        process::exit_now(0);
+    }
     process::set_name(c"dormouse-watch");
     process::leave_session();
     footprint::trim();
-    let _ = leash.read(&mut [0]);
-    let _ = end::delete(&options.root, &options.id, true);
-    remove(layer, warn);
+    if !matches!(reader.read(&mut [0]), Ok(1)) {
+        terminal.iter().for_each(Terminal::restore);
+        let _ = delete(options);
+        remove(layer, warn);
+    }
     process::exit_now(0)
+}
+
+/// Ends and removes the container, if it is the command's still.
+fn delete(options: &CreateOptions) -> Result<Vec<String>, ContainerError> {
+    let mark = options.clone.as_ref().map(|clone| &clone.mark);
+    match options.root.record::<Record>(&options.id) {
+        Some(record) if record.clone.as_ref() == mark => end::delete(&options.root, &options.id, true),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Runs a command in a clone, and ends both.
@@ -78,15 +103,20 @@ fn run_beside<E: From<ContainerError>>(
 ) -> Result<u8, E> {
     let (root, id) = (&options.root, &options.id);
     // From now on they wait for the command, which collects them itself.
-    let signals = SignalFd::new(FORWARDED).map_err(|source| ContainerError::Create {
+    let mut signals = SignalFd::new(FORWARDED).map_err(|source| ContainerError::Create {
         id: id.as_str().to_owned(),
         what: "collecting signals",
         source,
     })?;
     let mut created = begin(options, Preserved::default(), false)?;
-    let result = start(root, &mut created, warn).map_err(E::from).and_then(|()| command(root, id));
+    let result = start(root, &mut created, &mut signals, warn).map_err(E::from);
+    let result = result.and_then(|()| command(root, id));
+    if let Ok(code) = &result {
+        let patience_ms = if *code == KILLED { PATIENCE_MS } else { 0 };
+        why_it_ended(&mut created, patience_ms).iter().for_each(|words| warn(words));
+    }
     drop((created, signals));
-    let deleted = end::delete(root, id, true);
+    let deleted = delete(options);
     // What it was ended for comes first.
     let code = result?;
     deleted?.iter().for_each(|words| warn(words));
@@ -94,9 +124,27 @@ fn run_beside<E: From<ContainerError>>(
 }
 
 /// Has the clone go on; returns once it does. Its programs began long ago, so there is nothing to be run inside before.
-fn start(root: &Root, created: &mut Created, warn: fn(&str)) -> Result<(), ContainerError> {
+fn start(
+    root: &Root,
+    created: &mut Created,
+    signals: &mut SignalFd,
+    warn: fn(&str),
+) -> Result<(), ContainerError> {
     let starting = root.lock_start(&created.id)?;
     let _ = control::send(created.channel.get_ref(), &Order::Start);
+    loop {
+        let channel = created.channel.get_ref().as_raw_fd();
+        let [told, _] = process::wait_readable([channel, signals.as_raw_fd()], -1);
+        if told {
+            break;
+        }
+        while let Some(arrived) = signals.next() {
+            if ENDING.contains(&arrived.signal) {
+                let why = format!("signal {} came", arrived.signal);
+                return Err(ContainerError::Start { id: created.id.as_str().to_owned(), why });
+            }
+        }
+    }
     match report(&mut created.channel) {
         Some(Report::Started) => {}
         other => return Err(no_success(created.id.as_str(), other)),
@@ -104,6 +152,23 @@ fn start(root: &Root, created: &mut Created, warn: fn(&str)) -> Result<(), Conta
     drop(starting);
     end::poststart(&created.record, &created.state).iter().for_each(|words| warn(words));
     Ok(())
+}
+
+/// The last words of a VMM, if it has ended before the command.
+fn why_it_ended(created: &mut Created, patience_ms: i32) -> Option<String> {
+    let id = created.id.as_str().to_owned();
+    while process::wait_readable([created.channel.get_ref().as_raw_fd()], patience_ms)[0] {
+        match report(&mut created.channel)? {
+            Report::Failed { message, code } => {
+                return Some(ContainerError::Failed { id, message, code }.to_string());
+            }
+            Report::Exited { .. } => {
+                return Some(format!("the first process of clone {id} has ended, and the command with it"));
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 fn remove(layer: &Claim, warn: fn(&str)) {

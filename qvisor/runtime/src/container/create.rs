@@ -12,6 +12,7 @@ use vmm::companions::Companions;
 use vmm::descriptor_passing;
 use vmm::directory::replace_file;
 use vmm::hibernate::{AWAKE_AT_MOST, Outbound, SwapPlan, Wishes};
+use vmm::hostcall::quota::Quota;
 use vmm::process;
 
 use super::error::ContainerError;
@@ -277,10 +278,13 @@ impl Creation {
         let cpus = restore.as_ref().map_or_else(|| resources.vcpus(host_cpus()), |plan| plan.head.cpus);
         let memory_bytes = resources.memory_bytes(process::host_memory());
         let make = if options.systemd_cgroup { Cgroups::make_scope } else { Cgroups::make };
+        // A VMM that keeps account of files takes memory for that.
+        let ledger_bytes = options.clone.as_ref().map_or(0, |clone| Quota::ledger_bytes(clone.disk_bytes));
+        let memory_bytes = memory_bytes.saturating_add(ledger_bytes);
         let mut cgroups = make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
         let holder = cgroups.take_holder();
         let state = creating(id, &container);
-        let record = Record::new(&container, &cgroups, &pod, restore.is_some());
+        let record = Record::new(&container, &cgroups, &pod, restore.is_some(), options.clone.as_ref());
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
         self.save_process(&container, &record, cpus).map_err(failed)?;

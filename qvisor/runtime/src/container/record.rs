@@ -13,6 +13,7 @@ use crate::oci::ContainerSpec;
 use crate::snapshot::{Described, MountPoint};
 use crate::state::OciState;
 use crate::status::Status;
+use crate::vmm_process::plan::ClonePlan;
 
 /// Everything that is needed to end a container and to clean up after it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,6 +36,9 @@ pub struct Record {
     /// It begins with a snapshot.
     #[serde(default)]
     pub(super) is_restored: bool,
+    /// It is a clone of the command with this mark, and goes with it.
+    #[serde(default)]
+    pub(super) clone: Option<String>,
 }
 
 /// The parts of a container's bundle that its kernel has been told of.
@@ -76,6 +80,7 @@ impl Record {
         cgroups: &Cgroups,
         pod: &Membership,
         is_restored: bool,
+        clone: Option<&ClonePlan>,
     ) -> Self {
         Self {
             vmm: 0,
@@ -86,6 +91,7 @@ impl Record {
             pod: pod.record(),
             bundle: BundleRecord::from(container),
             is_restored,
+            clone: clone.map(|clone| clone.mark.clone()),
         }
     }
 

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use vmm::checkpoint::{ImageFiles, ImageNews, ImageTaken};
+use vmm::checkpoint::{ImageFiles, ImageNews, ImageTaken, ImageTerms};
 use vmm::process;
 
 use super::Supervisor;
@@ -39,7 +39,7 @@ pub(super) struct Checkpoint {
     /// The request by which the sandbox, which is asleep, was asked for its memory.
     request: Option<u64>,
     files: ImageFiles,
-    leave_running: bool,
+    terms: ImageTerms,
     /// It goes on afterwards: it did before, and nobody has wanted it to rest since.
     goes_on: bool,
     /// Somebody has ordered it to go on.
@@ -128,7 +128,7 @@ impl Supervisor {
         peer: UnixStream,
         of: ContainerId,
         descriptors: Vec<OwnedFd>,
-        leave_running: bool,
+        terms: ImageTerms,
     ) {
         let progress = &mut *self.lock();
         self.take_leash_news(progress);
@@ -146,7 +146,7 @@ impl Supervisor {
             number,
             request: None,
             files,
-            leave_running,
+            terms,
             goes_on,
             is_overtaken: false,
             tries: 1,
@@ -228,7 +228,7 @@ impl Supervisor {
     /// Asks the sandbox, which is asleep, for its memory.
     fn ask_for_image(&self, progress: &mut Progress) {
         let Some(checkpoint) = &mut progress.checkpoint else { return };
-        let leave_running = checkpoint.leave_running;
+        let terms = checkpoint.terms;
         let files = match checkpoint.files.try_clone() {
             Ok(files) => files,
             Err(error) => {
@@ -238,7 +238,7 @@ impl Supervisor {
         progress.images_asked += 1;
         checkpoint.request = Some(progress.images_asked);
         let request = progress.images_asked.cast_signed();
-        let asked = self.sandbox().map(|sandbox| sandbox.ask_for_image(request, files, leave_running));
+        let asked = self.sandbox().map(|sandbox| sandbox.ask_for_image(request, files, terms));
         if let Some(Err(error)) = asked {
             self.fail_checkpoint(progress, &format!("cannot write to its files: {error}"));
         }
@@ -263,7 +263,10 @@ impl Supervisor {
             ImageNews::Done(result) => result,
         };
         let asked = progress.checkpoint.as_ref().filter(|checkpoint| checkpoint.request == Some(request));
-        let Some(&Checkpoint { number, leave_running, is_overtaken, .. }) = asked else { return };
+        let Some(&Checkpoint { number, terms: ImageTerms { leave_running, .. }, is_overtaken, .. }) = asked
+        else {
+            return;
+        };
         match result {
             Err(why) => self.fail_checkpoint(&mut progress, &why),
             Ok(taken) if leave_running => self.end_checkpoint(&mut progress, Ok(taken)),

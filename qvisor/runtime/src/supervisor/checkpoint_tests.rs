@@ -9,6 +9,8 @@ use super::super::tests::{Asked, World};
 use super::*;
 use crate::control::Order;
 
+const LEFT_RUNNING: ImageTerms = ImageTerms { leave_running: true, refuses_connections: false };
+
 fn files() -> Vec<OwnedFd> {
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(libc::O_TMPFILE);
@@ -36,7 +38,7 @@ fn taken() -> ImageTaken {
 
 /// Asks for one that leaves the sandbox as it was.
 fn ask(world: &World) -> Asked {
-    world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, ContainerId::FIRST, files(), true))
+    world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, ContainerId::FIRST, files(), LEFT_RUNNING))
 }
 
 /// The kernel hibernates it by the request that it is told.
@@ -201,8 +203,9 @@ fn without_its_asker_it_neither_ends_nor_stays_asleep() {
     sleeps(&world);
     assert!(has_ended(&world), "it is not even asked");
     wakes(&world);
-    let asked =
-        world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, ContainerId::FIRST, files(), false));
+    let asked = world.ask_with(|supervisor, peer| {
+        supervisor.checkpoint(peer, ContainerId::FIRST, files(), ImageTerms::default())
+    });
     sleeps(&world);
     drop(asked);
     world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
@@ -213,7 +216,7 @@ fn without_its_asker_it_neither_ends_nor_stays_asleep() {
 fn what_cannot_be_written_is_refused() {
     let world = World::new(true);
     let refused = |of, descriptors| {
-        world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, of, descriptors, true)).error()
+        world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, of, descriptors, LEFT_RUNNING)).error()
     };
     assert!(refused(ContainerId(3), files()).contains("pod"));
     assert_eq!(refused(ContainerId::FIRST, files().split_off(1)), "it is written to four files");

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use abi::report::{self, Report};
+use vmm::checkpoint::ImageTerms;
 use vmm::exec_relay::EXECS_MAX;
 use vmm::hibernate::{Hibernation, SwapPlan};
 use vmm::host_paths::HostPaths;
@@ -148,8 +149,9 @@ impl World {
                     self.supervisor.exec(peer, of, attached, Terms { paused, hook, probe });
                 }
                 Order::Create { .. } => self.supervisor.create(peer, of, attached),
-                Order::Checkpoint { leave_running } => {
-                    self.supervisor.checkpoint(peer, of, attached.descriptors, leave_running);
+                Order::Checkpoint { leave_running, refuses_connections } => {
+                    let terms = ImageTerms { leave_running, refuses_connections };
+                    self.supervisor.checkpoint(peer, of, attached.descriptors, terms);
                 }
                 order => self.supervisor.obey_peer(peer, of, order),
             }

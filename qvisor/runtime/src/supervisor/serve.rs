@@ -10,6 +10,7 @@ use abi::hostcall::{
     Event,
 };
 use abi::limits::REQUESTS;
+use vmm::checkpoint::ImageTerms;
 use vmm::exec_relay::{ExecPeer, ExecReport};
 use vmm::hibernate::{ExecProbe, Reap};
 use vmm::leash;
@@ -135,8 +136,9 @@ impl Supervisor {
                 self.exec(peer, of, attached, Terms { paused, hook, probe });
             }
             Order::Create { .. } => self.create(peer, of, attached),
-            Order::Checkpoint { leave_running } => {
-                self.checkpoint(peer, of, attached.descriptors, leave_running);
+            Order::Checkpoint { leave_running, refuses_connections } => {
+                let terms = ImageTerms { leave_running, refuses_connections };
+                self.checkpoint(peer, of, attached.descriptors, terms);
             }
             order => self.obey_peer(peer, of, order),
         }

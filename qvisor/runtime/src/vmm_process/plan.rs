@@ -131,6 +131,8 @@ pub struct Bundle {
 /// A container of a command, which goes with it and leaves the bundle's root as it is.
 #[derive(Clone, Debug)]
 pub struct ClonePlan {
+    /// By which its command knows it from another container of that name.
+    pub mark: String,
     /// The directory that takes up the changes to its root.
     pub layer: PathBuf,
     /// The most bytes that these may take up.
