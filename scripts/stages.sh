@@ -5,7 +5,7 @@ results=target/$(basename "$0")
 mkdir -p "$results"
 counts=$results/counts failures=$results/failures
 : >"$counts" >"$failures"
-STAGE_SECONDS=${STAGE_SECONDS:-3000} TOTAL_SECONDS=${TOTAL_SECONDS:-5000}
+STAGE_SECONDS=${STAGE_SECONDS:-3000} TOTAL_SECONDS=${TOTAL_SECONDS:-5200}
 
 is_wanted() {
     [ ${#wanted[@]} -eq 0 ] && return 0
