@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use vmm::checkpoint::{ImageTaken, ImageTerms};
 
-use super::record::Record;
 use crate::control::{self, Imaged, OrderError};
 use crate::snapshot::{Making, Manifest, Place, SnapshotError, Store};
 use crate::state::{Id, Root};
@@ -49,12 +48,6 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     }
     if super::is_further(root, id) {
         return Err(refused("it shares the sandbox of a pod, and snapshots are made of whole sandboxes"));
-    }
-    let is_clone = root.record::<Record>(id).is_some_and(|record| record.clone.is_some());
-    if is_clone {
-        return Err(refused(
-            "it was started by dormouse do, whose files end with it; make a container of a bundle",
-        ));
     }
     let Some(described) = super::described(root, id, &state) else {
         return Err(refused(

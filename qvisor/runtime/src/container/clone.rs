@@ -1,7 +1,7 @@
 //! `do --from`: a container that begins with a snapshot and goes with its command. Its root is the bundle's, seen through a copy-on-write
 //! view that goes as well.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 
 use vmm::footprint;
@@ -111,12 +111,15 @@ fn run_beside<E: From<ContainerError>>(
     let mut created = begin(options, Preserved::default(), false)?;
     let result = start(root, &mut created, &mut signals, warn).map_err(E::from);
     let result = result.and_then(|()| command(root, id));
-    if let Ok(code) = &result {
-        let patience_ms = if *code == KILLED { PATIENCE_MS } else { 0 };
-        why_it_ended(&mut created, patience_ms).iter().for_each(|words| warn(words));
-    }
-    drop((created, signals));
+    let Created { mut channel, claim, .. } = created;
+    let patience_ms = if matches!(result, Ok(KILLED)) { PATIENCE_MS } else { 0 };
+    let has_ended = process::wait_readable([channel.get_ref().as_raw_fd()], patience_ms)[0];
+    drop((claim, signals));
     let deleted = delete(options);
+    // Nobody writes any more: a VMM that goes on to talk keeps nobody waiting.
+    if result.is_ok() && deleted.is_ok() && has_ended {
+        why_it_ended(&mut channel, id).iter().for_each(|words| warn(words));
+    }
     // What it was ended for comes first.
     let code = result?;
     deleted?.iter().for_each(|words| warn(words));
@@ -154,11 +157,11 @@ fn start(
     Ok(())
 }
 
-/// The last words of a VMM, if it has ended before the command.
-fn why_it_ended(created: &mut Created, patience_ms: i32) -> Option<String> {
-    let id = created.id.as_str().to_owned();
-    while process::wait_readable([created.channel.get_ref().as_raw_fd()], patience_ms)[0] {
-        match report(&mut created.channel)? {
+/// The last words of a VMM that ended before the command.
+fn why_it_ended(channel: &mut impl BufRead, id: &Id) -> Option<String> {
+    let id = id.as_str().to_owned();
+    loop {
+        match report(channel)? {
             Report::Failed { message, code } => {
                 return Some(ContainerError::Failed { id, message, code }.to_string());
             }
@@ -168,7 +171,6 @@ fn why_it_ended(created: &mut Created, patience_ms: i32) -> Option<String> {
             _ => {}
         }
     }
-    None
 }
 
 fn remove(layer: &Claim, warn: fn(&str)) {

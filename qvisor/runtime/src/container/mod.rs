@@ -30,8 +30,9 @@ pub fn is_further(root: &Root, id: &Id) -> bool {
     root.record::<record::Record>(id).is_some_and(|record| record.pod.is_some())
 }
 
-/// A container as a snapshot describes it; `None`: it has no bundle.
+/// A container as a snapshot describes it; `None`: its files end with a command, since it has no bundle or is a clone.
 #[must_use]
 pub fn described(root: &Root, id: &Id, state: &OciState) -> Option<Described> {
-    Some(root.record::<record::Record>(id)?.described(state))
+    let record = root.record::<record::Record>(id).filter(|record| record.clone.is_none());
+    Some(record?.described(state))
 }
