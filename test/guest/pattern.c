@@ -2,7 +2,8 @@
 // children, private and shared file mappings, a tmpfs file, a memfd. Reports the first mismatch and ends with 1.
 //
 // pattern DIR ROUNDS [THREADS [REST [SHARE]]]: DIR is on a disk; 0 rounds: until SIGTERM, then "ok" and the number of
-// checks. After each round a thread rests for REST microseconds; SHARE: one part in so many of the usual memory.
+// checks. After each round a thread rests for REST microseconds; SHARE: one part in so many of the usual memory. At SIGUSR1
+// all threads check all their memory once more, and it says "whole" and how often it was asked.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,11 +20,13 @@
 
 enum { PAGE = 4096, MAX_THREADS = 64, PAGES = 512, FILE_PAGES = 128, WORDS = PAGE / 8 };
 
-static atomic_int stop;
+static atomic_int stop, asked, answered;
 static atomic_ullong checks;
 static unsigned long rounds, threads = 4, rest_us, share = 1;
 
 static void on_term(int sig) { (void)sig; stop = 1; }
+
+static void on_usr1(int sig) { (void)sig; asked++; }
 
 static void die(const char *what) {
     fprintf(stderr, "pattern: %s: %s\n", what, strerror(errno));
@@ -144,6 +147,16 @@ static int file(const char *dir, const char *name, uint64_t key) {
 static const char *directory;
 static pthread_barrier_t made;
 
+// The last thread to answer says so.
+static void answer(struct area **all, int question) {
+    for (int i = 0; i < 6; i++)
+        check_all(all[i], all[i]->name);
+    if (++answered % (int)threads == 0) {
+        printf("whole %d\n", question);
+        fflush(stdout);
+    }
+}
+
 static void *run(void *argument) {
     uint64_t key = (uintptr_t)argument * 16 + 1;
     unsigned seed = (unsigned)key;
@@ -159,7 +172,10 @@ static void *run(void *argument) {
     make(&mem, "a memfd", key + 5, FILE_PAGES, fd, MAP_SHARED);
     pthread_barrier_wait(&made);
     struct area *all[] = {&private, &shared, &mine, &tmp, &mem, &anon};
+    int last = 0;
     for (unsigned long round = 0; !stop && (rounds == 0 || round < rounds); round++) {
+        if (last != asked)
+            answer(all, ++last);
         step(all[round % 6], &seed);
         // One thread forks: the others' state is not the child's to check.
         if (key == 1 && round % 64 == 63)
@@ -186,6 +202,9 @@ int main(int argc, char **argv) {
     }
     struct sigaction action = {.sa_handler = on_term};
     sigaction(SIGTERM, &action, NULL);
+    action.sa_handler = on_usr1;
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGUSR1, &action, NULL);
     pthread_t ids[MAX_THREADS];
     pthread_barrier_init(&made, NULL, threads + 1);
     for (uintptr_t i = 0; i < threads; i++)

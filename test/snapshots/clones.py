@@ -1,10 +1,16 @@
 """Several containers from one snapshot."""
 import hashlib
 import json
+import os
+import subprocess
 
 from lib.outcome import check
+from lib.tree import DORMOUSE
 from lib.waiting import until
 from world import ANSWER_SECONDS, PYTHON
+
+CLONES = 50
+PATIENCE = 60
 
 
 def digest_of(file):
@@ -15,25 +21,34 @@ def digest_of(file):
 class Clone:
     """A container of a snapshot of `alone.py`, with what it says in a file of its own."""
 
-    def __init__(self, world, first, name, number, *more):
+    def __init__(self, world, first, name, number):
         self.world, self.id, self.log = world, f"{first.id}-clone{number}", first.place / f"clone{number}.log"
+        self.words = ("restore", "--detach", "--snapshot", name, "--bundle", first.bundle, "--swap-dir", world.swap, self.id)
+
+    def launch(self):
         self.log.touch()
-        world.launch("restore", "--detach", "--snapshot", name, "--bundle", first.bundle, "--swap-dir", world.swap, *more, self.id,
-                     log=self.log)
+        self.world.launch(*self.words, log=self.log)
+        return self
+
+    def begin(self):
+        """Begins it beside others; result: the command."""
+        with open(self.log, "ab") as output:
+            return subprocess.Popen([str(word) for word in (DORMOUSE, *self.words)], stdin=subprocess.DEVNULL, stdout=output,
+                                    stderr=output, env={**os.environ, **self.world.environment})
 
     def lines(self):
         """What it said so far. The last line may be on its way."""
         return [json.loads(line) for line in self.log.read_text().split("\n")[:-1] if line]
 
-    def next(self, count=3):
+    def next(self, count=3, patience=ANSWER_SECONDS):
         """What it says after some more lines."""
         before = len(self.lines())
-        until(f"{count} lines of {self.id}", lambda: len(self.lines()) >= before + count, ANSWER_SECONDS)
+        until(f"{count} lines of {self.id}", lambda: len(self.lines()) >= before + count, patience)
         return self.lines()[-1]
 
 
-def original(world):
-    container = world.container(PYTHON, "-u", "/srv/alone.py")
+def original(world, pause=0.05):
+    container = world.container(PYTHON, "-u", "/srv/alone.py", str(pause))
     from shutil import copy
 
     from world import HERE
@@ -48,7 +63,7 @@ def two_at_once(world):
     name, _ = container.checkpoint(leave=True)
     kept = json.loads(container.said().splitlines()[1])
     image, before = world.snapshots / name / "pages.img", digest_of(world.snapshots / name / "pages.img")
-    clones = [Clone(world, container, name, number) for number in range(2)]
+    clones = [Clone(world, container, name, number).launch() for number in range(2)]
     words = [clone.next() for clone in clones] + [kept]
     check(len({said["nonce"] for said in words}) == 1, "a clone has begun anew")
     for source in ("getrandom", "boot_id", "uuid"):
@@ -78,27 +93,52 @@ def removed_meanwhile(world):
     container = original(world)
     name, _ = container.checkpoint()
     container.delete()
-    clone = Clone(world, container, name, 0)
+    clone = Clone(world, container, name, 0).launch()
     world.dormouse("snapshot", "remove", name)
     check(not (world.snapshots / name).exists(), "its files are there")
     clone.next()
     world.dormouse("checkpoint", "--name", "again", clone.id)
     world.dormouse("delete", clone.id)
-    again = Clone(world, container, "again", 1)
+    again = Clone(world, container, "again", 1).launch()
     check(again.next()["nonce"] == clone.lines()[-1]["nonce"], "it has begun anew")
     world.dormouse("snapshot", "verify", "again")
 
 
 def many(world):
-    """Eight at once, all with numbers of their own."""
-    container = original(world)
+    """Fifty that begin at once, all with numbers of their own."""
+    container = original(world, pause=0.5)
     name, _ = container.checkpoint()
     container.delete()
-    clones = [Clone(world, container, name, number) for number in range(8)]
-    words = [clone.next() for clone in clones]
+    clones = [Clone(world, container, name, number) for number in range(CLONES)]
+    for clone, command in [(clone, clone.begin()) for clone in clones]:
+        code = command.wait(PATIENCE)
+        check(code == 0, f"restore of one of {CLONES} at once ended with {code}: {clone.log.read_text()[-300:]}")
+    words = [clone.next(patience=PATIENCE) for clone in clones]
     for source in ("getrandom", "boot_id", "uuid"):
         check(len({said[source] for said in words}) == len(clones), f"clones have {source} in common")
     check(len({(said["nonce"], said["digest"]) for said in words}) == 1, "clones have other memory")
+    for clone in clones:
+        counts = [said["count"] for said in clone.lines()]
+        check(counts == list(range(counts[0], counts[0] + len(counts))), f"a clone counts {counts}")
+
+
+def one_id(world):
+    """Of two restores with one id at once one is refused, and the other goes on."""
+    container = original(world)
+    name, _ = container.checkpoint()
+    container.delete()
+    for turn in range(world.rounds):
+        pair = [Clone(world, container, name, turn) for _ in range(2)]
+        pair[1].log = pair[1].log.with_suffix(".second")
+        codes = [command.wait(PATIENCE) for command in [clone.begin() for clone in pair]]
+        check(sorted(code == 0 for code in codes) == [False, True], f"two restores with one id ended with {codes}")
+        winner, loser = pair[codes.index(0)], pair[1 - codes.index(0)]
+        said = loser.log.read_text().strip()
+        check(said.startswith("dormouse: ") and winner.id in said and "\n" not in said, f"the second restore is refused with {said!r}")
+        winner.next()
+        check(world.status(winner.id) == "running", f"it is {world.status(winner.id)}")
+        world.dormouse("delete", "--force", winner.id)
+        world.check_gone(winner.id)
 
 
 def hibernated_clone(world):
@@ -107,7 +147,7 @@ def hibernated_clone(world):
     container.world.dormouse("hibernate", container.id)
     name, _ = container.checkpoint()
     container.delete()
-    clone = Clone(world, container, name, 0)
+    clone = Clone(world, container, name, 0).launch()
     before = clone.next()
     world.dormouse("hibernate", clone.id)
     world.dormouse("wake", clone.id)
@@ -118,7 +158,8 @@ def hibernated_clone(world):
 
 CASES = [
     ("two-clones", two_at_once, ()),
-    ("eight-clones", many, ()),
+    ("fifty-at-once", many, ()),
+    ("one-id", one_id, ()),
     ("removed-meanwhile", removed_meanwhile, ()),
     ("hibernated-clone", hibernated_clone, ()),
 ]

@@ -7,15 +7,17 @@ from pathlib import Path
 
 from lib.command import finish
 from lib.outcome import Failure, Skip, check
-from lib.tree import SEARCH
+from lib.tree import SEARCH, TOP
 from lib.waiting import until
 from world import ANSWER_SECONDS, HERE, PYTHON, Held, fetch
 
 SERVERS = HERE / "inside/servers"
 
 
-def go_on(world, container, look):
-    """A container that is asked, written while it runs, and then written, ended and restored again and again."""
+def go_on(world, container, look, walks=True):
+    """A container that is asked, written while it runs, and then written, ended and restored again and again. All memory of its
+    processes is read after each restore."""
+    walk = (HERE / "inside/walk.py").read_text()
     container.begin()
     look()
     container.checkpoint(leave=True)
@@ -23,6 +25,9 @@ def go_on(world, container, look):
     for _ in range(world.rounds):
         container.cycle()
         look()
+        if walks:
+            read, compared = map(int, world.dormouse("exec", container.id, PYTHON, "-c", walk).stdout.split())
+            check(read > compared > 0, f"{read} pages were read, and {compared} compared")
 
 
 def held(topic, verb="step"):
@@ -56,8 +61,11 @@ class Counted:
         check(int(asked) == self.asked, f"it was asked {asked} times, not {self.asked}")
 
 
-def counted(*command, files=(), build=None, memory=1 << 30):
+def counted(*command, files=(), build=None, memory=1 << 30, module=None):
+    """A case of a server that says how often it was asked. `module` is one of Python's that it needs."""
     def case(world):
+        if module and finish(PYTHON, "-c", f"import {module}", code=None).returncode != 0:
+            raise Skip(f"{PYTHON} has no {module} here")
         container = world.container(*command, memory=memory)
         for file in files:
             shutil.copy(SERVERS / file, container.srv)
@@ -81,6 +89,14 @@ def http_server(world):
         for before in range(1, number + 1):
             check(fetch(container.port, f"/file{before}") == f"text {before}\n", "another text")
     go_on(world, container, look)
+
+
+def build_tokio(srv):
+    built = [TOP / "target" / kind / "examples/counted" for kind in ("release", "debug")]
+    there = [program for program in built if program.exists()]
+    if not there:
+        raise Skip(f"{built[0]} is not there; run `cargo build --release -p faas --example counted`")
+    shutil.copy(max(there, key=lambda program: program.stat().st_mtime), srv)
 
 
 def build_go(srv):
@@ -272,10 +288,35 @@ def left_running(world):
             world.dormouse("snapshot", "remove", name)
 
 
+def heap(world):
+    """1 GB, all of which is looked at in each clone."""
+    container = world.add(Held(world, "Heap", memory=1280 << 20)).begin()
+    container.call("step", patience=60)
+    name, _ = container.checkpoint()
+    asked = container.asked
+    for _ in range(world.rounds):
+        container.delete(force=True)
+        container.restore(name)
+        container.asked = asked
+        container.call("step", patience=60)
+
+
+def patched(world):
+    """Calls patched in a process's memory, before and after restores. Who reads that from outside undoes it."""
+    container = world.add(Held(world, "Patched"))
+    is_patched = []
+    go_on(world, container, lambda: is_patched.append(container.call("step")), walks=False)
+    if not is_patched[0]:
+        raise Skip("calls are not patched on this platform")
+
+
 # Name, what it does, and programs of the host it needs.
 CASES = [
     ("http.server", http_server, ()),
     ("asyncio", counted(PYTHON, "/srv/asynchronous.py", "{port}", files=["asynchronous.py"]), ()),
+    ("uvicorn", counted(PYTHON, "-m", "uvicorn", "--app-dir", "/srv", "--host", "127.0.0.1", "--port", "{port}", "--lifespan", "off",
+                        "application:application", files=["application.py"], module="uvicorn"), ()),
+    ("tokio", counted("/srv/counted", "{port}", build=build_tokio), ()),
     ("node", counted("node", "/srv/server.js", "{port}", files=["server.js"]), ("node",)),
     ("java-serial", counted("java", "-XX:+UseSerialGC", "-Xmx32m", "-cp", "/srv", "Server", "{port}", build=build_java), ("java", "javac")),
     ("java-g1", counted("java", "-XX:+UseG1GC", "-Xmx32m", "-cp", "/srv", "Server", "{port}", build=build_java), ("java", "javac")),
@@ -286,6 +327,8 @@ CASES = [
     ("shell", shell, ()),
     ("exec", executed, ()),
     ("memory", held("Memory"), ()),
+    ("heap", heap, ()),
+    ("patched-calls", patched, ()),
     ("left-running", left_running, ()),
     ("waiters", held("Waiters"), ()),
     ("forks", held("Forks"), ()),

@@ -26,7 +26,9 @@ class World:
     """A case's directory, with containers, snapshots and stored memory of its own."""
 
     def __init__(self, directory, options):
-        self.directory, self.platform, self.rounds = directory, options.platform, options.rounds
+        self.directory, self.platform, self.rounds, self.cycles = directory, options.platform, options.rounds, options.cycles
+        # Commands that `dormouse` is begun by.
+        self.by = ()
         self.tag = f"snap{os.getpid()}"
         self.state, self.snapshots, self.swap = directory / "state", directory / "snapshots", directory / "swap"
         self.environment = {"DORMOUSE_ROOT": str(self.state), "DORMOUSE_SNAPSHOTS": str(self.snapshots)}
@@ -36,14 +38,14 @@ class World:
         self.notes = []
 
     def dormouse(self, *words, code=0, patience=60, stdin=None):
-        return finish(DORMOUSE, *words, code=code, patience=patience, stdin=stdin, environment=self.environment,
+        return finish(*self.by, DORMOUSE, *words, code=code, patience=patience, stdin=stdin, environment=self.environment,
                       called=f"dormouse {words[0]}")
 
     def launch(self, *words, log):
         """Begins a container that outlives the command: its streams go to a file."""
         with open(log, "ab") as output:
-            done = subprocess.run([str(word) for word in (DORMOUSE, *words)], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                  env={**os.environ, **self.environment}, timeout=60)
+            done = subprocess.run([str(word) for word in (*self.by, DORMOUSE, *words)], stdin=subprocess.DEVNULL, stdout=output,
+                                  stderr=output, env={**os.environ, **self.environment}, timeout=60)
         check(done.returncode == 0, f"dormouse {words[0]} ended with {done.returncode}: {log.read_text(errors='replace').strip()[-300:]}")
 
     def container(self, *command, **more):
@@ -110,8 +112,9 @@ class World:
 class Container:
     """A container, and what it becomes: each restore has an id of its own."""
 
-    def __init__(self, world, command, memory=1 << 30, user=0, environment=(), port=None):
+    def __init__(self, world, command, memory=1 << 30, user=0, environment=(), port=None, terminal=False):
         self.world, self.command, self.memory, self.user, self.environment = world, command, memory, user, environment
+        self.terminal = terminal
         self.number = len(world.containers)
         self.generation = 0
         self.place = world.directory / f"c{self.number}"
@@ -134,12 +137,13 @@ class Container:
         bound = [{"destination": path, "type": "bind", "source": str(self.srv), "options": ["rbind", "rw"]} for path in mounts]
         spec = {
             "ociVersion": "1.0.2",
-            "process": {"terminal": False, "user": {"uid": self.user, "gid": self.user}, "cwd": "/",
+            "process": {"terminal": self.terminal, "user": {"uid": self.user, "gid": self.user}, "cwd": "/",
                         "args": [str(word).format(port=self.port) for word in self.command],
                         "env": ["PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin", "HOME=/tmp", *self.environment]},
             "root": {"path": "/", "readonly": True}, "hostname": "sleeper",
             "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
                        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+                       {"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["newinstance", "ptmxmode=0666"]},
                        {"destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs"},
                        {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue"},
                        {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]}, *bound],
@@ -149,10 +153,11 @@ class Container:
         (bundle / "config.json").write_text(json.dumps(spec))
         return bundle
 
-    def begin(self):
+    def begin(self, *more):
         self.write_bundle()
         platform = () if self.world.platform == "auto" else ("--platform", self.world.platform)
-        self.world.launch("run", "--detach", "--bundle", self.bundle, "--swap-dir", self.world.swap, *platform, self.id, log=self.log)
+        self.world.launch("run", "--detach", "--bundle", self.bundle, "--swap-dir", self.world.swap, *platform, *more, self.id,
+                          log=self.log)
         return self
 
     def checkpoint(self, name=None, leave=False):
@@ -174,11 +179,11 @@ class Container:
     def delete(self, force=False):
         self.world.dormouse("delete", *(["--force"] if force else []), self.id)
 
-    def cycle(self):
+    def cycle(self, *more):
         """Written, ended, deleted, and restored."""
         name, _ = self.checkpoint()
         self.delete()
-        self.restore(name)
+        self.restore(name, *more)
         self.world.dormouse("snapshot", "remove", name)
 
     def close(self):

@@ -1,7 +1,11 @@
-"""Says in a line of JSON, again and again, what it knows and what the kernel tells: it has no port, so clones of it can run at once."""
+"""Says in a line of JSON, again and again, what it knows and what the kernel tells: it has no port, so clones of it can run at once.
+
+The argument is how many seconds lie between two lines.
+"""
 import hashlib
 import json
 import os
+import sys
 import time
 import uuid
 
@@ -16,4 +20,4 @@ while True:
     for name in ("boot_id", "uuid"):
         words[name] = open(f"/proc/sys/kernel/random/{name}").read().strip()
     print(json.dumps(words), flush=True)
-    time.sleep(0.05)
+    time.sleep(float(sys.argv[1]))
