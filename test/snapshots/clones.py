@@ -7,7 +7,7 @@ import subprocess
 from lib.outcome import check
 from lib.tree import DORMOUSE
 from lib.waiting import until
-from world import ANSWER_SECONDS, PYTHON
+from world import ANSWER_SECONDS, PYTHON, World
 
 CLONES = 50
 PATIENCE = 60
@@ -40,10 +40,10 @@ class Clone:
         """What it said so far. The last line may be on its way."""
         return [json.loads(line) for line in self.log.read_text().split("\n")[:-1] if line]
 
-    def next(self, count=3, patience=ANSWER_SECONDS):
+    def next(self, count=3):
         """What it says after some more lines."""
         before = len(self.lines())
-        until(f"{count} lines of {self.id}", lambda: len(self.lines()) >= before + count, patience)
+        until(f"{count} lines of {self.id}", lambda: len(self.lines()) >= before + count, ANSWER_SECONDS)
         return self.lines()[-1]
 
 
@@ -112,8 +112,11 @@ def many(world):
     clones = [Clone(world, container, name, number) for number in range(CLONES)]
     for clone, command in [(clone, clone.begin()) for clone in clones]:
         code = command.wait(PATIENCE)
+        World.restored += code == 0
         check(code == 0, f"restore of one of {CLONES} at once ended with {code}: {clone.log.read_text()[-300:]}")
-    words = [clone.next(patience=PATIENCE) for clone in clones]
+    for clone in clones:
+        until(f"lines of {clone.id}", lambda: len(clone.lines()) >= 3, PATIENCE)
+    words = [clone.lines()[-1] for clone in clones]
     for source in ("getrandom", "boot_id", "uuid"):
         check(len({said[source] for said in words}) == len(clones), f"clones have {source} in common")
     check(len({(said["nonce"], said["digest"]) for said in words}) == 1, "clones have other memory")

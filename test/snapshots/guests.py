@@ -4,8 +4,7 @@ import shutil
 
 from lib.outcome import Skip, check
 from lib.tree import TOP
-from lib.waiting import comes, until
-from world import ANSWER_SECONDS
+from lib.waiting import comes
 
 PATIENCE = 60
 

@@ -25,6 +25,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 class World:
     """A case's directory, with containers, snapshots and stored memory of its own."""
 
+    # Containers that began with a snapshot, of all cases.
+    restored = 0
+
     def __init__(self, directory, options):
         self.directory, self.platform, self.rounds, self.cycles = directory, options.platform, options.rounds, options.cycles
         # Commands that `dormouse` is begun by.
@@ -47,6 +50,7 @@ class World:
             done = subprocess.run([str(word) for word in (*self.by, DORMOUSE, *words)], stdin=subprocess.DEVNULL, stdout=output,
                                   stderr=output, env={**os.environ, **self.environment}, timeout=60)
         check(done.returncode == 0, f"dormouse {words[0]} ended with {done.returncode}: {log.read_text(errors='replace').strip()[-300:]}")
+        World.restored += words[0] == "restore"
 
     def container(self, *command, **more):
         return self.add(Container(self, command, **more))

@@ -225,11 +225,6 @@ class Clocks:
         time.sleep(seconds)
         assert time.monotonic() - before >= seconds, f"a sleep of {seconds} s took {time.monotonic() - before} s"
 
-    def nap(self, seconds):
-        before = time.monotonic()
-        time.sleep(seconds)
-        assert time.monotonic() - before >= seconds, f"a sleep of {seconds} s took {time.monotonic() - before} s"
-
     def now(self):
         assert self.back <= 0, f"monotonic time stepped back by {self.back} s"
         return [time.monotonic(), time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)]

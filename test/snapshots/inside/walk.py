@@ -1,4 +1,4 @@
-"""Reads all memory of all processes of a container but its own. Text and constants have to be as in their files.
+"""Reads all memory of all processes of a container but its own. Text has to be as in its files.
 
 Prints how many pages were read, and how many of them compared.
 """
@@ -6,7 +6,7 @@ import os
 
 PAGE = 4096
 # A mapping that is larger than this is looked at to here.
-MOST = 64 << 20
+MOST = 16 << 20
 
 
 def walk(pid):
@@ -15,12 +15,18 @@ def walk(pid):
         for row in rows:
             span, rights, offset, _, inode, *path = row.split(maxsplit=5)
             begin, end = (int(part, 16) for part in span.split("-"))
-            if rights[0] != "r" or path and path[0].startswith("[v"):
+            # The vDSO's pages are the kernel's.
+            if rights[0] != "r" or (path and path[0].startswith("[v")):
                 continue
-            size = min(end - begin, MOST)
-            found = os.pread(memory.fileno(), size, begin)
+            try:
+                found = os.pread(memory.fileno(), min(end - begin, MOST), begin)
+            except OSError as why:
+                with open(f"/proc/{pid}/maps") as now:
+                    assert row not in now.readlines(), f"{row.strip()} of process {pid}: {why}"
+                # It went meanwhile.
+                continue
             read += len(found) // PAGE
-            if int(inode) and rights[1:] in ("-xp", "--p") and os.path.isfile(path[0].strip()) and rights[2] == "x":
+            if int(inode) and rights == "r-xp" and os.path.isfile(path[0].strip()):
                 with open(path[0].strip(), "rb") as file:
                     file.seek(int(offset, 16))
                     text = file.read(len(found))
