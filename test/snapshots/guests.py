@@ -61,6 +61,7 @@ def holds(mode, *families):
         for _ in range(world.rounds):
             container.cycle()
             look()
+        container.walk()
         world.dormouse("exec", container.id, "/usr/bin/pkill", "-x", "sleep")
         after(container, "its end", lambda: "ended with" in container.said())
         check("ended with 0" in container.said(), f"in the end it said {container.said()[-300:]!r}")

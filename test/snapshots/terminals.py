@@ -47,7 +47,7 @@ class Terminal:
         before, self.said = self.said.split(text, 1)
         return before
 
-    def ask(self, command):
+    def output_of(self, command):
         """The lines of a command's output."""
         self.marks += 1
         # What is typed comes back, and has no such number.
@@ -71,7 +71,7 @@ class Shell:
         self.terminal = Terminal(self.container, self.container.begin)
         self.turn, self.ticks = 0, self.container.srv / "ticks"
         self.terminal.type("nonce=$(cat /proc/sys/kernel/random/uuid)\n")
-        self.nonce = self.terminal.ask("echo $nonce")
+        self.nonce = self.terminal.output_of("echo $nonce")
         self.terminal.type("(while :; do echo; sleep 0.02; done) >/srv/ticks &\n")
         self.terminal.type("sed -u y/abc/ABC/\n")
         self.stop()
@@ -86,7 +86,7 @@ class Shell:
 
     def listed(self):
         # Which of them is the current one changes.
-        return [job.replace("+", " ").replace("-", " ", 1) for job in self.terminal.ask("jobs -l") if job.startswith("[")]
+        return [job.replace("+", " ").replace("-", " ", 1) for job in self.terminal.output_of("jobs -l") if job.startswith("[")]
 
     def stop(self):
         """The stopped job works in the foreground, and is stopped again."""
@@ -101,11 +101,11 @@ class Shell:
         # Ends the job in the foreground.
         terminal.type("\x03")
         terminal.expect("$ ")
-        check(terminal.ask("echo $nonce") == self.nonce, "the shell has begun anew")
+        check(terminal.output_of("echo $nonce") == self.nonce, "the shell has begun anew")
         check(self.listed() == self.jobs, f"the jobs were {self.jobs}, and are {self.listed()}")
         rows, columns = SIZES[self.turn % len(SIZES)]
         terminal.resize(rows, columns)
-        until("the new size of the terminal", lambda: terminal.ask("stty size") == [f"{rows} {columns}"], ANSWER_SECONDS)
+        until("the new size of the terminal", lambda: terminal.output_of("stty size") == [f"{rows} {columns}"], ANSWER_SECONDS)
         terminal.type("fg %2\n")
         terminal.expect("sed -u")
         self.stop()
@@ -135,6 +135,7 @@ def shell(world):
             world.check_gone(bare)
         world.dormouse("snapshot", "remove", name)
         shell.look()
+        shell.container.walk()
     shell.terminal.type("\x03")
     shell.terminal.expect("$ ")
     shell.terminal.type("exit\n")
