@@ -66,17 +66,17 @@ def processors(world):
 
 def memory_limits(world):
     """The limit is the new bundle's, and holds: what fits below it can be had, and what does not cannot."""
-    container = world.add(Held(world, "Growing", memory=256 << 20)).begin()
-    container.call("grow", 64)
+    container = world.add(Held(world, "Growing", memory=128 << 20)).begin()
+    container.call("grow", 16)
     for turn in range(world.rounds):
         name, _ = container.checkpoint()
         container.delete()
-        container.memory = (512 << 20, 192 << 20, 256 << 20)[turn % 3]
+        container.memory = (192 << 20, 96 << 20, 128 << 20)[turn % 3]
         container.write_bundle()
         container.restore(name)
         check(container.call("limit") == container.memory, f"the limit is {container.call('limit')}, not {container.memory}")
         container.call("step")
-        check(container.call("fits", (container.memory >> 20) - 128), f"too little fits into {container.memory >> 20} MB")
+        check(container.call("fits", (container.memory >> 20) - 64), f"too little fits into {container.memory >> 20} MB")
         check(not container.call("fits", (container.memory >> 20) + 1), f"more fits than {container.memory >> 20} MB")
         container.call("step")
         world.dormouse("snapshot", "remove", name)
