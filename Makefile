@@ -69,7 +69,7 @@ bench-net: deps build guest
 bench-hibernate: deps build guest
 	@scripts/bench-hibernate
 
-# Figures of checkpoints and restores, beside cold starts.
+# Figures of checkpoints and restores, beside cold starts, and runsc's and runc's with CRIU if they are on PATH.
 bench-snapshot: deps build
 	@scripts/bench-snapshot
 

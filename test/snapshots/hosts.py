@@ -35,32 +35,31 @@ def shifted_clocks(world):
         check(now[0] >= last[0] and now[2] >= last[2], f"time stepped back from {last} to {now}")
         check(now[0] - last[0] < DAY, f"monotonic time jumped from {last[0]} to {now[0]}")
         check(abs(now[1] - time.time()) < 5, f"real time is {now[1]}, and the host's {time.time()}")
-        check(container.call("fired_once", 0.3) >= 0.3, "a timer fired too early")
         begin = time.monotonic()
-        container.call("nap", 1)
-        check(time.monotonic() - begin >= 1, f"a sleep of 1 s took {time.monotonic() - begin} s of the host's")
+        container.call("nap", 0.5)
+        check(time.monotonic() - begin >= 0.5, f"a sleep of 0.5 s took {time.monotonic() - begin} s of the host's")
+        check(container.call("fired_once", 0.3) >= 0.3, "a timer fired too early")
         last = container.call("now")
         world.dormouse("snapshot", "remove", name)
 
 
 def processors(world):
-    """The number of vCPUs is the snapshot's, however many processors the host lets it have."""
+    """The number of vCPUs is the snapshot's, however many processors the host lets it use."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         raise Skip("there is one processor here")
     hosts = [("taskset", "--cpu-list", allowed[0]), ("taskset", "--cpu-list", ",".join(map(str, allowed)))]
-    for begun in range(2):
-        world.by = hosts[begun]
-        container = world.add(Held(world, "Busy")).begin()
-        has = container.call("step")
-        for turn in range(world.rounds):
-            name, _ = container.checkpoint()
-            container.delete()
-            world.by = hosts[(begun + turn + 1) % 2]
-            container.restore(name)
-            check(container.call("step") == has, f"it had {has} vCPUs, and has {container.call('step')}")
-            world.dormouse("snapshot", "remove", name)
-        container.close()
+    world.by = hosts[0]
+    container = world.add(Held(world, "Busy")).begin()
+    has = container.call("step")
+    for turn in range(world.rounds):
+        name, _ = container.checkpoint()
+        container.delete()
+        world.by = hosts[(turn + 1) % 2]
+        container.restore(name)
+        now = container.call("step")
+        check(now == has, f"it had vCPUs {has}, and has {now}")
+        world.dormouse("snapshot", "remove", name)
     world.by = ()
 
 

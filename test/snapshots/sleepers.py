@@ -15,7 +15,7 @@ def stats(world, container):
 def packed(codec):
     """A case in which a container is written while its stored memory is packed."""
     def case(world):
-        options = ("--codec", codec, "--settle", "1s")
+        options = ("--codec", codec, "--settle", "100ms")
         container = world.add(Held(world, "Memory")).begin(*options)
         container.call("step")
         for _ in range(world.rounds):
