@@ -28,17 +28,19 @@ def go_on(world, container, look, walks=True):
             container.walk()
 
 
-def held(topic, verb="step"):
-    """A case of a topic of `inside`, which looks at what it holds at each step."""
+def held(topic, verb="step", last=None):
+    """A case of a topic of `inside`, which looks at what it holds at each step. `last` is what it has to do in the end."""
     def case(world):
         container = world.add(Held(world, topic))
         kept = []
 
         def look():
             kept.append(container.call(verb))
-            if topic in ("Waiters", "Forks", "SystemV"):
+            if topic in ("Waiters", "Forks", "SystemV", "States", "Listeners"):
                 check(kept[-1] == kept[0], f"numbers of threads or objects were {kept[0]}, and are {kept[-1]}")
         go_on(world, container, look)
+        if last:
+            container.call(last)
     return case
 
 
@@ -329,7 +331,11 @@ CASES = [
     ("patched-calls", patched, ()),
     ("left-running", left_running, ()),
     ("waiters", held("Waiters"), ()),
-    ("forks", held("Forks"), ()),
+    ("forks", held("Forks", last="last"), ()),
+    ("states-of-processes", held("States", last="reap"), ()),
+    ("descriptors", held("Descriptors", last="rest"), ()),
+    ("listeners", held("Listeners", last="listen"), ()),
+    ("mappings", held("Mappings"), ()),
     ("system-v", held("SystemV"), ()),
     ("posix-queues", held("PosixQueues"), ()),
     ("memfd", held("Memfd"), ()),

@@ -217,7 +217,10 @@ class Held(Container):
 
     def call(self, *words, patience=ANSWER_SECONDS):
         """An answer of the program, which has to be the one that began, and to know of each request."""
-        answer = json.loads(ask_line(self.port, json.dumps(words), patience))
+        try:
+            answer = json.loads(ask_line(self.port, json.dumps(words), patience))
+        except Failure as why:
+            raise Failure(f"{self.where()}: {why}; it says {self.said()[-200:]!r}") from None
         self.nonce = self.nonce or answer["nonce"]
         check(answer["nonce"] == self.nonce, "the program has begun anew")
         check(answer["asked"] == self.asked, f"the program was asked {answer['asked']} times, not {self.asked}")
