@@ -58,8 +58,6 @@ def holds(mode):
                 return all(count > before[name] + 2 for name, count in rounds().items())
             after(container, f"further rounds than {before}", all_went_on)
         look()
-        container.checkpoint(leave=True)
-        look()
         for _ in range(world.rounds):
             container.cycle()
             look()
@@ -85,7 +83,7 @@ class Asked:
 
 def keyed(world):
     """Memory with a keyed pattern, which is checked as a whole after each cycle: clones of clones, and now and then two at once."""
-    container = world.container("/srv/pattern", "/srv", "0", "4", "1000", "8")
+    container = world.container("/srv/pattern", "/srv", "0", "4", "5000", "8")
     guest(container, "pattern")
     container.begin()
     after(container, "the beginning", lambda: "ready" in container.said())
