@@ -10,7 +10,7 @@ import termios
 import time
 
 from lib.outcome import Failure, check
-from lib.waiting import until
+from lib.waiting import comes, until
 from world import ANSWER_SECONDS
 
 SIZES = ((24, 80), (50, 132), (33, 101))
@@ -105,7 +105,12 @@ class Shell:
         check(self.listed() == self.jobs, f"the jobs were {self.jobs}, and are {self.listed()}")
         rows, columns = SIZES[self.turn % len(SIZES)]
         terminal.resize(rows, columns)
-        until("the new size of the terminal", lambda: terminal.output_of("stty size") == [f"{rows} {columns}"], ANSWER_SECONDS)
+        size, wanted = [], [f"{rows} {columns}"]
+
+        def is_new():
+            size[:] = terminal.output_of("stty size")
+            return size == wanted
+        check(comes(is_new, ANSWER_SECONDS), f"the size of the terminal is {size}, not {wanted}, after {self.container.generation} restores")
         terminal.type("fg %2\n")
         terminal.expect("sed -u")
         self.stop()
