@@ -223,15 +223,41 @@ def connection(world):
             check(said == "ConnectionResetError", f"after the restore a connection to the host gives {said!r}")
 
 
-def own_connection(world):
-    """A connection over loopback between the program's own sockets is reset too."""
-    container = world.add(Held(world, "OwnTcp")).begin()
-    container.call("step")
+def pairs(topic):
+    """A case of connections between the program's own sockets: a snapshot, which nothing refuses, has them with all unread bytes. It is
+    restored more than once, and what comes of it is written again."""
+    def case(world):
+        container = world.add(Held(world, topic)).begin()
+        container.call("step")
+        for _ in range(2):
+            container.checkpoint(leave=True)
+            container.call("step")
+        world.dormouse("checkpoint", "--established", "refuse", "--leave-running", "--name", "unconnected", container.id)
+        container.call("step")
+        for _ in range(world.rounds):
+            name, _ = container.checkpoint()
+            asked = container.asked
+            container.delete()
+            for turn in range(2):
+                container.restore(name)
+                container.asked = asked
+                container.call("step")
+                # The second one is written by itself.
+                container.call("step")
+                if turn == 0:
+                    container.delete(force=True)
+            world.dormouse("snapshot", "remove", name)
+    return case
+
+
+def closing(world):
+    """Bytes unread in a restored container count for the other end when the connection is closed."""
+    container = world.add(Held(world, "Closing")).begin()
     container.checkpoint(leave=True)
-    container.call("step")
+    container.call("close", False)
     for _ in range(world.rounds):
         container.cycle()
-        container.call("reset")
+        container.call("close", True)
 
 
 def datagrams(world):
@@ -298,7 +324,12 @@ CASES = [
     ("load", load(0), ()),
     ("light-load", load(0.02), ()),
     ("connection-to-the-host", connection, ()),
-    ("connection-of-its-own", own_connection, ()),
+    ("connection-of-its-own", pairs("OwnTcp"), ()),
+    ("connections-full", pairs("Full"), ()),
+    ("connections-with-questions", pairs("Echo"), ()),
+    ("connections-half-closed", pairs("Halves"), ()),
+    ("connections-closed", closing, ()),
+    ("connections-to-redis", pairs("Redis"), ("redis-server",)),
     ("datagrams", datagrams, ()),
     ("clocks", clocks, ()),
     ("port-in-use", port_in_use, ()),

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::counts::Charge;
 use crate::errno::{Errno, Result};
 use crate::handles;
-use crate::objects::{Given, Origin, SocketOrigin, Tie};
+use crate::objects::{Given, OptionEffect, Origin, SetOption, SocketOrigin, Tie};
 use crate::outside;
 use crate::platform::{call, phys_of};
 use crate::upcall;
@@ -44,6 +44,21 @@ impl Handle {
     /// Has `change` note what the host does not tell of a socket.
     pub fn note(&self, change: impl FnOnce(&mut SocketOrigin)) {
         self.0.note(change);
+    }
+
+    /// Notes an option that has been set, of a socket or a connection.
+    pub fn note_option(&self, option: Option<SetOption>, effect: OptionEffect) {
+        self.0.note_option(option, effect);
+    }
+
+    /// Notes the options that a connection has from the beginning.
+    pub(crate) fn inherit_options(&self, options: Vec<SetOption>) {
+        self.0.inherit_options(options);
+    }
+
+    /// Whether it is a connection that was accepted.
+    pub fn is_accepted(&self) -> bool {
+        self.origin(|origin| matches!(origin, Origin::Connection(_))).unwrap_or(false)
     }
 
     /// Looks at where it comes from.

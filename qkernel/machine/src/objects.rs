@@ -50,6 +50,17 @@ pub enum Origin {
     Locks,
 }
 
+impl Origin {
+    /// The options that were set, of a socket or a connection.
+    pub(crate) fn options(&self) -> &[SetOption] {
+        match self {
+            Self::Socket(socket) => &socket.options,
+            Self::Connection(connection) => &connection.options,
+            _ => &[],
+        }
+    }
+}
+
 /// A file of the boot records, by what the next VMM's records call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Given {
@@ -80,8 +91,8 @@ pub enum Given {
     },
 }
 
-/// A connection, by what one that is lost has in common with it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A connection, by what one that is lost, or made anew, has in common with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionOrigin {
     /// Address family (`AF_…`).
     pub family: u32,
@@ -89,6 +100,8 @@ pub struct ConnectionOrigin {
     pub kind: u32,
     /// By which the host tells of its readiness.
     pub token: u64,
+    /// Options that were set, of those that there was room to note; those of the listening socket come first.
+    pub options: Vec<SetOption>,
 }
 
 /// A socket that the kernel has had made, with what the host does not tell of it.
@@ -180,27 +193,27 @@ pub trait Node: Send + Sync {
 impl SocketOrigin {
     /// Notes an option that has been set; `None`: there is no memory for it.
     pub fn set(&mut self, option: Option<SetOption>, effect: OptionEffect) {
-        let Some(option) = option else {
-            self.is_incomplete = true;
-            return;
-        };
-        let is_undone = |old: &SetOption| match effect {
-            OptionEffect::Replaces => (old.level, old.name) == (option.level, option.name),
-            OptionEffect::Adds => false,
-            OptionEffect::Ends(name) => {
-                (old.level, old.name, &old.value) == (option.level, name, &option.value)
-            }
-        };
-        let undone = self.options.iter().rposition(is_undone).map(|at| self.options.remove(at));
-        if undone.is_some() && matches!(effect, OptionEffect::Ends(_)) {
-            return;
-        }
-        if self.options.len() < OPTIONS_MAX && self.options.try_reserve(1).is_ok() {
-            self.options.push(option);
-        } else {
-            self.is_incomplete = true;
-        }
+        self.is_incomplete |= !note_option(&mut self.options, option, effect);
     }
+}
+
+/// Notes an option among those that were set before. Whether there was room for it.
+fn note_option(options: &mut Vec<SetOption>, option: Option<SetOption>, effect: OptionEffect) -> bool {
+    let Some(option) = option else { return false };
+    let is_undone = |old: &SetOption| match effect {
+        OptionEffect::Replaces => (old.level, old.name) == (option.level, option.name),
+        OptionEffect::Adds => false,
+        OptionEffect::Ends(name) => (old.level, old.name, &old.value) == (option.level, name, &option.value),
+    };
+    let undone = options.iter().rposition(is_undone).map(|at| options.remove(at));
+    if undone.is_some() && matches!(effect, OptionEffect::Ends(_)) {
+        return true;
+    }
+    let has_room = options.len() < OPTIONS_MAX && options.try_reserve(1).is_ok();
+    if has_room {
+        options.push(option);
+    }
+    has_room
 }
 
 struct Row {
@@ -296,6 +309,25 @@ impl Tie {
         });
     }
 
+    /// Notes an option that has been set, of a socket or a connection.
+    pub(crate) fn note_option(&self, option: Option<SetOption>, effect: OptionEffect) {
+        self.with(|row| match &mut row.origin {
+            Origin::Socket(socket) => socket.set(option, effect),
+            // One that is not noted is lost with the connection, as a rule.
+            Origin::Connection(connection) => drop(note_option(&mut connection.options, option, effect)),
+            _ => {}
+        });
+    }
+
+    /// Notes the options that a connection has from the beginning.
+    pub(crate) fn inherit_options(&self, options: Vec<SetOption>) {
+        self.with(|row| {
+            if let Origin::Connection(connection) = &mut row.origin {
+                connection.options = options;
+            }
+        });
+    }
+
     /// Looks at where it comes from.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&Origin) -> R) -> Option<R> {
         self.with(|row| look(&row.origin))
@@ -353,7 +385,7 @@ impl From<&Origin> for Tied {
             },
             Origin::Unnamed => Self::Alone("a file without a name is open"),
             Origin::Socket(socket) => Self::Socket(socket.clone()),
-            Origin::Connection(connection) => Self::Connection(*connection),
+            Origin::Connection(connection) => Self::Connection(connection.clone()),
             Origin::Watch => Self::Watch,
             Origin::Locks => Self::Locks,
         }

@@ -3,6 +3,8 @@
 //! Each handle keeps its number, which others have noted. Roots of mounts and streams come from the VMM's records; nodes are opened below
 //! their roots, by their names; sockets are made again; and where somebody outside had the other end of something, that end is closed.
 
+mod pairs;
+
 use abi::PAGE_SIZE;
 use abi::hostcall::{HostStat, SET_ATIME, SET_GID, SET_MODE, SET_MTIME, SET_UID, SetAttr};
 use abi::report::ContainerId;
@@ -18,6 +20,8 @@ use crate::objects::{self, Given, Node, Origin, SetOption, SocketOrigin, Tied};
 use crate::rank::Rank;
 use crate::socket;
 use crate::spin::SpinLock;
+
+pub use pairs::{End, Endpoint, Pair, endpoint, note_pairs};
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -77,9 +81,11 @@ pub fn check(ties: &[(u32, Tied)]) -> core::result::Result<(), Why> {
     })
 }
 
-/// Finds a connection, which another VMM would not have.
-pub fn check_unconnected(ties: &[(u32, Tied)]) -> core::result::Result<(), Why> {
-    ties.iter().try_for_each(|(_, tied)| match tied {
+/// Finds a connection, which another VMM would not have: none of those whose both ends are made anew.
+pub fn check_unconnected(ties: &[(u32, Tied)], pairs: &[Pair]) -> core::result::Result<(), Why> {
+    let made: BTreeSet<u32> =
+        pairs.iter().flat_map(|pair| [pair.connecting.number, pair.accepted.number]).collect();
+    ties.iter().filter(|(number, _)| !made.contains(number)).try_for_each(|(_, tied)| match tied {
         Tied::Socket(socket) if socket.kind == SOCK_STREAM => match &socket.peer {
             Some(_) if socket.family == AF_UNIX => {
                 Err("a connection to a Unix socket of the host is open".into())
@@ -169,8 +175,11 @@ pub fn reopen(
     reopening.place_given(given)?;
     let orphans = core::mem::take(&mut *ORPHANS.lock());
     orphans.iter().try_for_each(|orphan| reopening.make_orphan(orphan))?;
+    let pairs = pairs::make_all(old, ports)?;
+    reopening.placed.extend(&pairs);
     for (number, tied) in old {
         match tied {
+            Tied::Socket(_) | Tied::Connection(_) if reopening.placed.contains(number) => {}
             Tied::Node { .. } => reopening.open_node(*number)?,
             Tied::Socket(origin) => make_socket(*number, origin, ports)?,
             Tied::Connection(lost) => place_lost(*number, lost.family, lost.kind, lost.token)?,
@@ -180,6 +189,7 @@ pub fn reopen(
             Tied::Alone(why) => return Err(String::from(*why)),
         }
     }
+    pairs::end_sharing(old, &pairs);
     Ok(())
 }
 
@@ -491,7 +501,7 @@ mod tests {
 
     #[test]
     fn only_connections_that_are_lost_are_refused() {
-        let found = |tied: Tied| check_unconnected(&[(3, Tied::Given(mount(0, b"/", 0))), (7, tied)]);
+        let found = |tied: Tied| check_unconnected(&[(3, Tied::Given(mount(0, b"/", 0))), (7, tied)], &[]);
         let peer: Option<Box<[u8]>> = Some([2, 0, 0x1f, 0x90, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0].into());
         let socket =
             |kind, peer| Tied::Socket(Box::new(SocketOrigin { kind, peer, ..SocketOrigin::default() }));
@@ -500,6 +510,12 @@ mod tests {
             Err("a connection to 127.0.0.1 port 8080 is open".into())
         );
         assert!(found(Tied::Connection(ConnectionOrigin::default())).is_err());
+        let end = |number| End { number, ..End::default() };
+        let pair = |one, other| [Pair { connecting: end(one), accepted: end(other) }];
+        let ties =
+            [(7, socket(SOCK_STREAM, peer.clone())), (8, Tied::Connection(ConnectionOrigin::default()))];
+        assert!(check_unconnected(&ties, &pair(7, 8)).is_ok());
+        assert!(check_unconnected(&ties, &pair(7, 9)).is_err());
         // Datagrams have an address alone.
         assert!(found(socket(2, peer)).is_ok());
         assert!(found(socket(SOCK_STREAM, None)).is_ok());

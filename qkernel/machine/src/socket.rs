@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
-use crate::mm::IoBuf;
-use crate::objects::{ConnectionOrigin, Origin, SocketOrigin};
+use crate::mm::{IoBuf, account};
+use crate::objects::{ConnectionOrigin, Origin, SetOption, SocketOrigin};
 use crate::outside;
 use crate::platform::{call, phys_of};
 
@@ -29,7 +29,7 @@ pub fn connect_node(node: &Handle, kind: u32, token: u64, ids: &[u32]) -> Result
     let ids = &ids[..ids.len().min(2 + to_usize(nr::GROUPS_MAX))];
     let args = [node.arg(), kind.into(), token, phys_of(ids.as_ptr()), ids.len() as u64, 0];
     outside::note();
-    let origin = ConnectionOrigin { family: AF_UNIX, kind, token };
+    let origin = ConnectionOrigin { family: AF_UNIX, kind, token, options: Vec::new() };
     host::open_by(nr::SOCK_CONNECT_NODE, args, Origin::Connection(origin))
 }
 
@@ -62,10 +62,20 @@ pub fn accept(socket: &Handle, token: u64) -> Result<(Handle, Vec<u8>)> {
         _ => (0, 0),
     };
     let (family, kind) = socket.origin(kind_of).unwrap_or_default();
-    let origin = Origin::Connection(ConnectionOrigin { family, kind, token });
+    let origin = Origin::Connection(ConnectionOrigin { family, kind, token, options: Vec::new() });
     let (connection, len) = host::open_by_with_rest(nr::SOCK_ACCEPT, args, origin)?;
     address.truncate(len as usize);
+    inherit_options(&connection, socket);
     Ok((connection, address))
+}
+
+/// Notes of a connection that it has the options of the socket that listens; none if there is no memory for them.
+fn inherit_options(connection: &Handle, listener: &Handle) {
+    let bytes_of = |option: &SetOption| size_of::<SetOption>() + option.value.len();
+    let bytes = listener.origin(|origin| origin.options().iter().map(bytes_of).sum()).unwrap_or(0);
+    if bytes > 0 && account::check(bytes).is_ok() {
+        connection.inherit_options(listener.origin(|origin| origin.options().to_vec()).unwrap_or_default());
+    }
 }
 
 /// `getsockname(2)` or `getpeername(2)`.
@@ -94,8 +104,12 @@ pub fn option(socket: &Handle, level: u32, name: u32, room: usize) -> Result<Vec
 
 /// `setsockopt(2)`.
 pub fn set_option(socket: &Handle, level: u32, name: u32, value: &[u8]) -> Result<()> {
-    let at = phys_of(value.as_ptr());
-    let args = [socket.arg(), level.into(), name.into(), at, value.len() as u64, 0];
+    set_option_of(socket.raw(), level, name, value)
+}
+
+/// `setsockopt(2)` of the socket behind a handle that has this number.
+pub(crate) fn set_option_of(number: u32, level: u32, name: u32, value: &[u8]) -> Result<()> {
+    let args = [number.into(), level.into(), name.into(), phys_of(value.as_ptr()), value.len() as u64, 0];
     call(nr::SOCK_SET_OPTION, args).map(drop)
 }
 

@@ -2,6 +2,7 @@
 //! kernel. Under the other VMM the kernel begins at its entry and is revived ([`crate::boot`]).
 
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall as hc;
@@ -10,7 +11,9 @@ use abi::report::Report;
 use super::HIBERNATION;
 use super::state_machine::HibernationMachine;
 use crate::fs::caches;
+use crate::net::inet::own;
 use machine::errno::{Errno, Result};
+use machine::events;
 use machine::host;
 use machine::mm::{residency, window};
 use machine::objects;
@@ -30,6 +33,8 @@ static IS_UNCONNECTED: AtomicBool = AtomicBool::new(false);
 static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 /// How long it is tried.
 const PATIENCE_NS: u64 = 5_000_000_000;
+/// How long it is tried before tasks may run in between.
+const BUSY_NS: u64 = 20_000_000;
 
 /// The memory is to be taken. `flags`: of the event ([`hc::EVENT_SNAPSHOT`]). A request that came before and has not been answered is
 /// refused.
@@ -77,7 +82,12 @@ pub fn attempt() {
         // Another CPU was faster.
         return;
     }
-    let result = take(&frozen, request);
+    let is_image = IS_IMAGE.load(Ordering::SeqCst);
+    let result = take(&frozen, request, is_image);
+    if is_image {
+        reopen::note_pairs(Vec::new());
+        own::let_go();
+    }
     drop(frozen);
     match result {
         // It was taken, and the sandbox goes on here as well.
@@ -88,24 +98,49 @@ pub fn attempt() {
 }
 
 /// Has the memory of a frozen sandbox taken; the outer error says why it may not be.
-fn take(frozen: &Frozen, request: i64) -> core::result::Result<Result<u64>, String> {
-    if !(HIBERNATION.machine.lock().is_hibernated() && window::is_empty()) {
+fn take(frozen: &Frozen, request: i64, is_image: bool) -> core::result::Result<Result<u64>, String> {
+    if !is_asleep() {
         return Err("it is not asleep any more".into());
     }
-    if residency::is_staying() && !IS_IMAGE.load(Ordering::SeqCst) {
+    if residency::is_staying() && !is_image {
         return Err("its memory has not gone to its home".into());
     }
-    if IS_IMAGE.load(Ordering::SeqCst) {
+    if is_image {
         caches::shrink();
         let ties = objects::ties().map_err(|_| "there is no memory left to list its files")?;
         reopen::check(&ties)?;
+        let pairs = own::hold();
         if IS_UNCONNECTED.load(Ordering::SeqCst) {
-            reopen::check_unconnected(&ties)?;
+            reopen::check_unconnected(&ties, &pairs)?;
         }
+        reopen::note_pairs(pairs);
         reopen::note(&ties)?;
+        // What has come of that is known before, and is no news for the next VMM.
+        events::take();
     }
     sched::fetch_all(frozen);
-    Ok(platform::call(hc::SNAPSHOT, [request.cast_unsigned(), 0, 0, 0, 0, 0]))
+    Ok(call_out(request, is_image))
+}
+
+/// Has the VMM take the memory. Other CPUs may still be at work on what it has just told them.
+fn call_out(request: i64, is_image: bool) -> Result<u64> {
+    let until_ns = time::monotonic_ns().saturating_add(BUSY_NS);
+    loop {
+        if !is_asleep() {
+            return Err(Errno::EAGAIN);
+        }
+        match platform::call(hc::SNAPSHOT, [request.cast_unsigned(), 0, 0, 0, 0, 0]) {
+            Err(Errno::EAGAIN) if is_image && time::monotonic_ns() < until_ns => {
+                platform::relax();
+                events::take();
+            }
+            taken => return taken,
+        }
+    }
+}
+
+fn is_asleep() -> bool {
+    HIBERNATION.machine.lock().is_hibernated() && window::is_empty()
 }
 
 fn not_taken(request: i64, error: Errno) {

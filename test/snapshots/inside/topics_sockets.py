@@ -112,18 +112,6 @@ class OwnTcp:
         self.turn += 1
         self.server.sendall(b"unread %d" % self.turn)
 
-    def reset(self):
-        """Each end is told once, and then that there is nothing more; a new connection is as any other."""
-        for end in (self.client, self.server):
-            try:
-                raise AssertionError(f"after the restore an end reads {end.recv(100)!r}")
-            except ConnectionResetError:
-                pass
-            assert end.recv(100) == b"", "an end is told more than once"
-            end.close()
-        self._connect()
-        self.step()
-
 
 class Load:
     """Threads that answer connections at a second port, with a number each."""

@@ -312,7 +312,7 @@ impl<'a> IoBuf<'a> {
     }
 
     /// Advances over any number of pieces.
-    fn skip(&mut self, len: usize) {
+    pub fn skip(&mut self, len: usize) {
         let mut left = len.min(self.remaining);
         while left > 0 {
             let part = self.front_len().min(left);

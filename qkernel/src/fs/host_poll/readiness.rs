@@ -55,6 +55,8 @@ pub struct Readiness {
     token: u64,
     /// An event means that somebody has come.
     counts: AtomicBool,
+    /// Nobody is woken by events.
+    is_hushed: AtomicBool,
 }
 
 /// A moment to compare with.
@@ -106,6 +108,7 @@ impl Readiness {
             queue,
             token,
             counts: AtomicBool::new(true),
+            is_hushed: AtomicBool::new(false),
         }
     }
 
@@ -185,8 +188,18 @@ impl Readiness {
         self.queue.wake(events);
     }
 
+    /// Has events wake nobody until [`Self::may_hold_all`]: the kernel itself reads from the socket.
+    pub fn hush(&self) {
+        self.is_hushed.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_hushed(&self) -> bool {
+        self.is_hushed.load(Ordering::SeqCst)
+    }
+
     /// Everything may hold, and nothing is known: it is like that of a new socket.
-    pub(super) fn may_hold_all(&self) {
+    pub fn may_hold_all(&self) {
+        self.is_hushed.store(false, Ordering::SeqCst);
         let all = u64::from((ASKED | ERRORS).bits());
         let update = |now: u64| Some((now & !(FRESH[0] | FRESH[1]) | all).wrapping_add(GENERATION));
         // It is never refused.

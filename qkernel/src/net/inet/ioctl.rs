@@ -12,11 +12,16 @@ const SIOCOUTQ: u32 = 0x5411;
 const SIOCATMARK: u32 = 0x8905;
 const SIOCOUTQNSD: u32 = 0x894b;
 
-/// Answers a request; `ENOTTY` for those that are not the family's.
-pub fn ioctl(cx: &CallerCtx<'_>, socket: &Handle, request: u32, arg: u64) -> Result<u64> {
+/// Answers a request; `ENOTTY` for those that are not the family's. `unread`: bytes before those that the host has.
+pub fn ioctl(cx: &CallerCtx<'_>, socket: &Handle, unread: usize, request: u32, arg: u64) -> Result<u64> {
     match request {
         SIOCINQ | SIOCOUTQ | SIOCATMARK | SIOCOUTQNSD => {
-            let number = hs::query(socket, request)?;
+            let number = match (hs::query(socket, request)?, request) {
+                (number, SIOCINQ) => number.saturating_add(u32::try_from(unread).unwrap_or(u32::MAX)),
+                // The mark comes behind them.
+                (_, SIOCATMARK) if unread > 0 => 0,
+                (number, _) => number,
+            };
             cx.user().write(UserAddr::new(arg), &i32::try_from(number).unwrap_or(i32::MAX))?;
             Ok(0)
         }

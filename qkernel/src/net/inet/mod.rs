@@ -7,13 +7,15 @@ mod filtered;
 mod ioctl;
 mod local_ports;
 mod options;
+pub mod own;
 mod transfer;
+mod unread;
 mod zero_copy;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use crate::creds::CAP_NET_BIND_SERVICE;
 use crate::fs::caller::CallerCtx;
@@ -24,6 +26,7 @@ use crate::net::families::{AF_INET, AF_UNSPEC, MsgFlags, SOCK_DGRAM, SOCK_RAW, S
 use crate::net::filter::Filter;
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::inet::local_ports::Unbound;
+use crate::net::inet::unread::Unread;
 use crate::net::inet::zero_copy::ZeroCopy;
 use crate::net::options::Options;
 use crate::net::settings;
@@ -76,7 +79,14 @@ pub struct InetSocket {
     talk: Once<Arc<Talk>>,
     /// The port that it listens at, for those whom it accepts.
     port: AtomicU16,
+    /// Bytes that come before those that the host has.
+    unread: Unread,
+    /// Directions that `shutdown(2)` has ended: [`ENDED_READS`], [`ENDED_WRITES`].
+    ended: AtomicU8,
 }
+
+const ENDED_READS: u8 = 1;
+const ENDED_WRITES: u8 = 2;
 
 /// The protocol that a socket of this type speaks; errors as Linux gives them.
 fn protocol_of(family: u16, kind: u32, protocol: u32) -> Result<u32> {
@@ -157,6 +167,8 @@ impl InetSocket {
             _visit: visit,
             talk: Once::new(),
             port: AtomicU16::new(0),
+            unread: Unread::new(),
+            ended: AtomicU8::new(0),
         }
     }
 
@@ -169,6 +181,13 @@ impl InetSocket {
         {
             self.talk.call_once(|| talk);
         }
+    }
+
+    /// It has no connection any more.
+    fn ends_connection(&self) {
+        self.note_peer(None);
+        self.ended.store(0, Ordering::Relaxed);
+        self.unread.clear();
     }
 
     /// `None`: it has none any more.
@@ -352,7 +371,7 @@ impl Socket for InetSocket {
                 self.readiness.touched();
                 match result {
                     Ok(()) | Err(Errno::EINPROGRESS) if to.is_some() => self.begins_to_connect(address),
-                    Ok(()) => self.note_peer(None),
+                    Ok(()) => self.ends_connection(),
                     Err(_) => {}
                 }
                 result
@@ -421,12 +440,16 @@ impl Socket for InetSocket {
         }
         // Beside the messages that are still there, who would wait finds the end.
         let ended = how.wait && self.reads_ended.load(Ordering::Acquire);
-        if how.wait && !ended && !how.flags.intersects(BESIDE) && !self.may(Direction::Receive) {
+        let is_beside = how.flags.intersects(BESIDE);
+        let _reader = self.unread.reader();
+        let is_unread = !is_beside && !self.unread.is_empty();
+        if how.wait && !ended && !is_beside && !is_unread && !self.may(Direction::Receive) {
             return Err(Errno::EAGAIN);
         }
         let filter = self.filter.lock().clone();
         let result = match filter {
-            Some(filter) if !how.flags.intersects(BESIDE) => self.receive_filtered(&filter, buf, &how),
+            _ if is_unread => self.receive_unread(buf, &how),
+            Some(filter) if !is_beside => self.receive_filtered(&filter, buf, &how),
             _ => self.receive_all(buf, &how),
         };
         match result {
@@ -441,6 +464,10 @@ impl Socket for InetSocket {
         drop(self.accepted_from.lock().take());
         if how != 1 {
             self.listens_no_more();
+        }
+        if result.is_ok() {
+            let ended = [ENDED_READS, ENDED_WRITES, ENDED_READS | ENDED_WRITES];
+            self.ended.fetch_or(ended.get(how as usize).copied().unwrap_or(0), Ordering::Relaxed);
         }
         // Reading ends even if the socket is not connected, and the call fails.
         if how != 1 && !self.is_stream() && matches!(result, Ok(()) | Err(Errno::ENOTCONN)) {
@@ -458,6 +485,9 @@ impl Socket for InetSocket {
         }
         if self.zero_copy.lock().is_due() {
             found |= PollEvents::ERR;
+        }
+        if !self.unread.is_empty() {
+            found |= PollEvents::READABLE;
         }
         found
     }
@@ -480,7 +510,7 @@ impl Socket for InetSocket {
         const SIOCINQ: u32 = 0x541b;
         const SIOCOUTQ: u32 = 0x5411;
         let ask = |request| hs::query(&self.handle, request).map(|bytes| bytes as usize);
-        Ok((ask(SIOCINQ)?, ask(SIOCOUTQ)?))
+        Ok((ask(SIOCINQ)?.saturating_add(self.unread.len()), ask(SIOCOUTQ)?))
     }
 
     fn has_host_options(&self) -> bool {
@@ -520,10 +550,17 @@ impl Socket for InetSocket {
     }
 
     fn ioctl(&self, cx: &CallerCtx<'_>, request: u32, arg: u64) -> Result<u64> {
-        ioctl::ioctl(cx, &self.handle, request, arg)
+        ioctl::ioctl(cx, &self.handle, self.unread.len(), request, arg)
     }
 
-    fn closed(&self) {}
+    fn closed(&self) {
+        // Linux resets a connection that is closed with bytes unread.
+        if !self.unread.is_empty() {
+            const SO_LINGER: u32 = 13;
+            let at_once = [1, 0, 0, 0, 0, 0, 0, 0];
+            let _ = hs::set_option(&self.handle, SOL_SOCKET, SO_LINGER, &at_once);
+        }
+    }
 
     fn as_any(&self) -> &dyn Any {
         self

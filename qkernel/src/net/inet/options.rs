@@ -135,7 +135,7 @@ impl InetSocket {
         hs::set_option(&self.handle, level, name, &value)?;
         let has_room = account::check(VALUE_MAX).is_ok();
         let option = if has_room { SetOption::new(level, name, &value) } else { None };
-        self.handle.note(|socket| socket.set(option, effect(level, name)));
+        self.handle.note_option(option, effect(level, name));
         // The rule for readability may have changed (urgent data in line, least amounts).
         self.readiness.touched();
         Ok(())

@@ -1,5 +1,6 @@
 //! How bytes go between a program and the host's socket.
 
+use alloc::sync::Arc;
 use alloc::vec;
 
 use crate::fs::host_poll::readiness::Direction;
@@ -13,6 +14,7 @@ use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::socket as hs;
 
+use super::unread::Unread;
 use super::{BESIDE, InetSocket};
 
 /// Most control data a receive makes room for.
@@ -86,6 +88,39 @@ impl InetSocket {
         }
         let error = self.late_error.swap(0, Ordering::Relaxed);
         (error != 0).then_some(Errno(error.cast_signed()))
+    }
+
+    /// Receives of a stream what the host does not have any more, and then what it has.
+    pub(super) fn receive_unread(&self, buf: &mut IoBuf<'_>, how: &ReceiveHow) -> Result<Received> {
+        let mut unread = self.unread.lock();
+        let bytes = match how.peek {
+            true => Unread::look(&unread, buf)?,
+            false => self.unread.take(&mut unread, buf, how.flags.contains(MsgFlags::TRUNC))?,
+        };
+        if bytes == 0 {
+            // Somebody else was faster.
+            return self.receive_all(buf, how);
+        }
+        if !how.peek {
+            self.came(&[]);
+        }
+        let mut received = Received { bytes, full: bytes, ..Received::default() };
+        received.from = how.name.then(|| Arc::from(&[][..]));
+        // After a bad address some are left, which come before those that the host has.
+        let is_all = self.unread.len() == if how.peek { bytes } else { 0 };
+        if buf.is_empty() || !is_all {
+            return Ok(received);
+        }
+        match self.receive_all(buf, how) {
+            Ok(more) => {
+                received.bytes += more.bytes;
+                received.full += more.full;
+                received.flags |= more.flags;
+                received.control = more.control;
+                Ok(received)
+            }
+            Err(error) => self.stopped(bytes, error).map(|_| received),
+        }
     }
 
     /// Receives until the buffer is full or nothing is left, for the same reason; messages once.
