@@ -22,7 +22,7 @@ pub struct CheckpointArgs {
     /// Let the container go on afterwards
     #[arg(long)]
     pub leave_running: bool,
-    /// Whether it may have connections over TCP or to Unix sockets of the host, which end in what begins with the snapshot
+    /// Whether it may have connections to others, over TCP or to Unix sockets of the host, which end in what begins with the snapshot
     #[arg(long, value_enum, default_value_t)]
     pub established: Established,
     /// Print a JSON object

@@ -21,7 +21,7 @@ use crate::rank::Rank;
 use crate::socket;
 use crate::spin::SpinLock;
 
-pub use pairs::{End, Endpoint, Pair, endpoint, note_pairs};
+pub use pairs::{Connections, End, Endpoint, Pair, endpoint, note_connections};
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;

@@ -113,7 +113,7 @@ pub fn ready(token: u64, events: i64, round: u64) -> Told {
     let events = PollEvents::from_bits_truncate(low32(events.cast_unsigned()));
     let receiver = TARGETS.lock().get(&token).and_then(Target::receiver);
     let always = PollEvents::HUP | PollEvents::ERR;
-    if matches!(&receiver, Some(Receiver::Edges(edges)) if edges.is_hushed()) {
+    if matches!(&receiver, Some(Receiver::Edges(edges)) if edges.misses()) {
         return Told { is_socket: true, for_any: false, counts: false };
     }
     match &receiver {

@@ -2,7 +2,6 @@
 //! kernel. Under the other VMM the kernel begins at its entry and is revived ([`crate::boot`]).
 
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall as hc;
@@ -13,12 +12,11 @@ use super::state_machine::HibernationMachine;
 use crate::fs::caches;
 use crate::net::inet::own;
 use machine::errno::{Errno, Result};
-use machine::events;
 use machine::host;
 use machine::mm::{residency, window};
 use machine::objects;
 use machine::platform;
-use machine::reopen;
+use machine::reopen::{self, Connections};
 use machine::sched;
 use machine::sched::Frozen;
 use machine::time;
@@ -85,7 +83,7 @@ pub fn attempt() {
     let is_image = IS_IMAGE.load(Ordering::SeqCst);
     let result = take(&frozen, request, is_image);
     if is_image {
-        reopen::note_pairs(Vec::new());
+        reopen::note_connections(Connections::default());
         own::let_go();
     }
     drop(frozen);
@@ -109,20 +107,18 @@ fn take(frozen: &Frozen, request: i64, is_image: bool) -> core::result::Result<R
         caches::shrink();
         let ties = objects::ties().map_err(|_| "there is no memory left to list its files")?;
         reopen::check(&ties)?;
-        let pairs = own::hold();
+        let kept = own::hold();
         if IS_UNCONNECTED.load(Ordering::SeqCst) {
-            reopen::check_unconnected(&ties, &pairs)?;
+            reopen::check_unconnected(&ties, &kept.pairs)?;
         }
-        reopen::note_pairs(pairs);
+        reopen::note_connections(kept);
         reopen::note(&ties)?;
-        // What has come of that is known before, and is no news for the next VMM.
-        events::take();
     }
     sched::fetch_all(frozen);
     Ok(call_out(request, is_image))
 }
 
-/// Has the VMM take the memory. Other CPUs may still be at work on what it has just told them.
+/// Has the VMM take the memory. Other CPUs may be at work for a moment on news of connections that were read here.
 fn call_out(request: i64, is_image: bool) -> Result<u64> {
     let until_ns = time::monotonic_ns().saturating_add(BUSY_NS);
     loop {
@@ -132,7 +128,6 @@ fn call_out(request: i64, is_image: bool) -> Result<u64> {
         match platform::call(hc::SNAPSHOT, [request.cast_unsigned(), 0, 0, 0, 0, 0]) {
             Err(Errno::EAGAIN) if is_image && time::monotonic_ns() < until_ns => {
                 platform::relax();
-                events::take();
             }
             taken => return taken,
         }

@@ -51,6 +51,12 @@ def listen(host):
     return listener
 
 
+def bound(end, room):
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        end.setsockopt(socket.SOL_SOCKET, option, room)
+    return end
+
+
 def connect(listener, host):
     client = socket.socket(family_of(host))
     client.settimeout(SECONDS)
@@ -82,13 +88,16 @@ class Full:
     """Connections whose writers are blocked in both directions, by processes at both ends; a step reads and compares some of it."""
 
     WORDS = 1 << 17
-    FOREVER = 1 << 22
+    FOREVER = 1 << 30
 
     def __init__(self):
         self.ends, theirs = [], []
         for host in HOSTS:
             with listen(host) as listener:
-                self.ends.append(connect(listener, host))
+                # What fits in them is kept at each snapshot, and they are filled again: one has much room, others little.
+                room = 500_000 if host == "::1" else 100_000
+                bound(listener, room)
+                self.ends.append(bound(connect(listener, host), room))
                 theirs.append(listener.accept()[0])
         self.ask, answer = socket.socketpair()
         if os.fork() == 0:
@@ -103,7 +112,7 @@ class Full:
     def step(self):
         self.turn += 1
         # Sizes that are no multiple of a buffer's or a page's.
-        count = (5000, 70001, 131)[self.turn % 3]
+        count = (5000, 170001, 131)[self.turn % 3]
         for at, stream in enumerate(self.streams):
             stream.check(100, socket.MSG_PEEK)
             assert select.select([stream.reader], [], [], SECONDS)[0], "nothing to be read"
@@ -243,16 +252,29 @@ class Halves:
 
 
 class Closing:
-    """A connection that is closed with bytes unread resets the other end; one that waits to be accepted is reset by a restore."""
+    """A connection that is closed with bytes unread resets the other end, and one that waits to be accepted is reset by a restore. Where one
+    side or both have ended there are the bytes before the end."""
 
     def __init__(self):
         self.listener = listen("127.0.0.1")
         self._make()
 
+    def _pair(self):
+        client = connect(self.listener, "127.0.0.1")
+        server = self.listener.accept()[0]
+        server.settimeout(SECONDS)
+        return client, server
+
     def _make(self):
-        self.client = connect(self.listener, "127.0.0.1")
-        self.server, _ = self.listener.accept()
+        self.client, self.server = self._pair()
         self.client.sendall(b"never read")
+        gone, self.left = self._pair()
+        gone.sendall(words(9, 0, 3000))
+        gone.close()
+        self.both = self._pair()
+        for end in self.both:
+            end.sendall(words(10, 0, 10000))
+            end.shutdown(socket.SHUT_WR)
         self.waiting = connect(self.listener, "127.0.0.1")
 
     def close(self, is_restored):
@@ -261,19 +283,32 @@ class Closing:
             raise AssertionError(f"a client reads {self.client.recv(1)!r}")
         except ConnectionResetError:
             self.client.close()
-        self.waiting.settimeout(SECONDS)
+        assert exactly(self.left, 24000) == words(9, 0, 3000), "other bytes of a connection that is closed"
+        assert self.left.recv(1) == b"", "no end"
+        for end in self.both:
+            assert exactly(end, 80000) == words(10, 0, 10000), "other bytes where both sides have ended"
+            assert end.recv(1) == b"", "no end where both sides have ended"
+            end.close()
         if is_restored:
             try:
-                raise AssertionError(f"a client that waited reads {self.waiting.recv(1)!r}")
-            except ConnectionResetError:
+                raise AssertionError(f"{self.left.send(b'x')} bytes are sent to nobody")
+            except BrokenPipeError:
                 pass
+            self._is_reset(self.waiting)
         else:
             server, _ = self.listener.accept()
             self.waiting.sendall(b"served")
             assert server.recv(100) == b"served"
             server.close()
+        self.left.close()
         self.waiting.close()
         self._make()
+
+    def _is_reset(self, end):
+        try:
+            raise AssertionError(f"one that waited reads {end.recv(1)!r}")
+        except ConnectionResetError:
+            pass
 
 
 class Redis:

@@ -1,13 +1,13 @@
-//! Connections of which the sandbox has both ends, made anew as pairs.
+//! Connections of which the sandbox has both ends, made anew as pairs, and such as end once their unread bytes are read.
 //!
-//! They come before sockets that listen: each is made through a listener of its own at the address that the accepted end has. Linux lets
+//! Pairs come before sockets that listen: each is made through a listener of its own at the address that the accepted end has. Linux lets
 //! another socket listen there afterwards, since all of them may share the address until they are all made.
 
 use alloc::vec::Vec;
 
 use super::{SO_REUSEADDR, SOL_SOCKET, Why, failed, with_port};
 use crate::errno::{Errno, Result};
-use crate::host::Handle;
+use crate::host::{self, Handle};
 use crate::objects::{SetOption, Tied};
 use crate::platform;
 use crate::rank::Rank;
@@ -50,12 +50,22 @@ pub struct Pair {
     pub accepted: End,
 }
 
-/// Those that the last image has both ends of, and all unread bytes.
-static PAIRS: SpinLock<Vec<Pair>> = SpinLock::new(Rank::Objects, Vec::new());
+/// The connections whose unread bytes an image has.
+#[derive(Debug, Default)]
+pub struct Connections {
+    /// Those of which the sandbox has both ends.
+    pub pairs: Vec<Pair>,
+    /// The handles of those whose other end has ended writing: there is nothing to be read but those bytes.
+    pub ended: Vec<u32>,
+}
+
+/// Those of the last image.
+static KEPT: SpinLock<Connections> =
+    SpinLock::new(Rank::Objects, Connections { pairs: Vec::new(), ended: Vec::new() });
 
 /// Has the memory that is taken next know of these, and of no others.
-pub fn note_pairs(pairs: Vec<Pair>) {
-    let former = core::mem::replace(&mut *PAIRS.lock(), pairs);
+pub fn note_connections(kept: Connections) {
+    let former = core::mem::replace(&mut *KEPT.lock(), kept);
     drop(former);
 }
 
@@ -79,10 +89,17 @@ pub fn endpoint(address: &[u8]) -> Option<Endpoint> {
 
 /// Makes those anew that the image has noted, as far as that can be done. Result: the numbers of their handles, which are placed.
 pub(super) fn make_all(old: &[(u32, Tied)], ports: &[(u16, u16)]) -> core::result::Result<Vec<u32>, Why> {
-    let mut pairs = core::mem::take(&mut *PAIRS.lock());
+    let Connections { mut pairs, ended } = core::mem::take(&mut *KEPT.lock());
     pairs.sort_unstable_by(|one, other| one.accepted.address.cmp(&other.accepted.address));
     let until_ns = time::monotonic_ns().saturating_add(PATIENCE_ALL_NS);
     let mut placed = Vec::new();
+    for number in ended {
+        let Some(known) = known(old, number) else { continue };
+        make_ended(&known)
+            .and_then(|made| made.place(number))
+            .map_err(|error| failed("replace a connection that has ended", error))?;
+        placed.push(number);
+    }
     for group in pairs.chunk_by(|one, other| one.accepted.address == other.accepted.address) {
         let Some(first) = group.first() else { continue };
         let Ok(listener) = listen_at(&with_port(&first.accepted.address, ports)) else { continue };
@@ -109,6 +126,19 @@ pub(super) fn end_sharing(old: &[(u32, Tied)], placed: &[u32]) {
         // Of one that the other end's program has shut down, nothing is lost by that.
         let _ = socket::set_option_of(*number, SOL_SOCKET, SO_REUSEADDR, value);
     }
+}
+
+/// A connection that is lost, which nobody is told as an error any more.
+fn make_ended(known: &Known<'_>) -> Result<Handle> {
+    const SO_ERROR: u32 = 4;
+    const POLLERR: u32 = 8;
+    let made = host::lost(known.family, known.kind, known.token)?;
+    let until_ns = time::monotonic_ns().saturating_add(PATIENCE_NS);
+    while host::poll_now(&made, 0)? & POLLERR == 0 && time::monotonic_ns() < until_ns {
+        platform::relax();
+    }
+    socket::option(&made, SOL_SOCKET, SO_ERROR, size_of::<i32>())?;
+    Ok(made)
 }
 
 /// The facts of an end that its row has.
@@ -209,7 +239,8 @@ fn make(
 fn connect(known: &Known<'_>, own: &[u8], to: &[u8]) -> Result<Handle> {
     let made = socket::socket(known.family, known.kind, known.protocol, known.token)?;
     for option in known.options {
-        socket::set_option(&made, option.level, option.name, &option.value)?;
+        // The connection is worth more.
+        let _ = socket::set_option(&made, option.level, option.name, &option.value);
     }
     share(&made)?;
     socket::bind(&made, own)?;

@@ -6,7 +6,7 @@
 //! unless it is *fresh*: nothing was consumed since the host said so.
 
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crate::fs::host_poll;
 use crate::fs::poll::PollTable;
@@ -55,9 +55,12 @@ pub struct Readiness {
     token: u64,
     /// An event means that somebody has come.
     counts: AtomicBool,
-    /// Nobody is woken by events.
-    is_hushed: AtomicBool,
+    /// Whether events wake nobody: [`HUSHED`], or [`MISSED`] once there was one.
+    hush: AtomicU8,
 }
+
+const HUSHED: u8 = 1;
+const MISSED: u8 = 2;
 
 /// A moment to compare with.
 #[derive(Clone, Copy)]
@@ -108,7 +111,7 @@ impl Readiness {
             queue,
             token,
             counts: AtomicBool::new(true),
-            is_hushed: AtomicBool::new(false),
+            hush: AtomicU8::new(0),
         }
     }
 
@@ -188,18 +191,31 @@ impl Readiness {
         self.queue.wake(events);
     }
 
-    /// Has events wake nobody until [`Self::may_hold_all`]: the kernel itself reads from the socket.
+    /// Has events wake nobody until [`Self::end_hush`]: the kernel itself reads from the socket.
     pub fn hush(&self) {
-        self.is_hushed.store(true, Ordering::SeqCst);
+        self.hush.store(HUSHED, Ordering::SeqCst);
     }
 
     pub fn is_hushed(&self) -> bool {
-        self.is_hushed.load(Ordering::SeqCst)
+        self.hush.load(Ordering::SeqCst) != 0
+    }
+
+    /// Something happens that its waiters are to know of; true: they are told at [`Self::end_hush`].
+    pub fn misses(&self) -> bool {
+        let miss = |hush: u8| (hush != 0).then_some(MISSED);
+        self.hush.fetch_update(Ordering::SeqCst, Ordering::SeqCst, miss).is_ok()
+    }
+
+    /// Tells those who wait that something may have happened, if so it is.
+    pub fn end_hush(&self) {
+        if self.hush.swap(0, Ordering::SeqCst) == MISSED {
+            self.may_hold_all();
+        }
     }
 
     /// Everything may hold, and nothing is known: it is like that of a new socket.
-    pub fn may_hold_all(&self) {
-        self.is_hushed.store(false, Ordering::SeqCst);
+    pub(super) fn may_hold_all(&self) {
+        self.hush.store(0, Ordering::SeqCst);
         let all = u64::from((ASKED | ERRORS).bits());
         let update = |now: u64| Some((now & !(FRESH[0] | FRESH[1]) | all).wrapping_add(GENERATION));
         // It is never refused.
@@ -355,6 +371,20 @@ mod tests {
             Ok(IN.bits())
         });
         assert!(found.contains(IN) && it.may(Receive));
+    }
+
+    #[test]
+    fn what_is_missed_in_a_hush_is_told_in_the_end() {
+        let it = Readiness::with(0, Arc::new(WaitQueue::new()));
+        assert!(!it.misses(), "nothing is hushed");
+        it.would_wait(it.moment(), Receive);
+        it.hush();
+        it.end_hush();
+        assert!(!it.may(Receive), "nothing was missed");
+        it.hush();
+        assert!(it.misses());
+        it.end_hush();
+        assert!(it.may(Receive) && !it.misses());
     }
 
     #[test]

@@ -430,7 +430,9 @@ impl Socket for InetSocket {
     }
 
     fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
-        if let Some(error) = self.take_late_error() {
+        if self.unread.is_empty()
+            && let Some(error) = self.take_late_error()
+        {
             return Err(error);
         }
         if how.flags.contains(MsgFlags::ERRQUEUE)

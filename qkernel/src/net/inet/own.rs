@@ -1,4 +1,5 @@
-//! TCP connections of which the sandbox has both ends: a snapshot keeps them, with all bytes that no program has read yet.
+//! TCP connections of which the sandbox has both ends: a snapshot keeps them, with all bytes that no program has read yet. Of one whose
+//! other end has ended writing, whoever has that, it keeps the bytes.
 //!
 //! While no task runs the bytes are taken out of the host's sockets, both those that have arrived and those that their senders' sockets
 //! still hold, and kept by the sockets that are to receive them ([`super::unread`]), in the sandbox that goes on as well. Nothing is lost
@@ -16,7 +17,7 @@ use machine::errno::{Errno, Result};
 use machine::host;
 use machine::mm::{IoBuf, account};
 use machine::platform;
-use machine::reopen::{self, End, Endpoint, Pair};
+use machine::reopen::{self, Connections, End, Endpoint, Pair};
 use machine::sched::wait::PollEvents;
 use machine::socket as hs;
 use machine::time;
@@ -25,12 +26,14 @@ use super::unread::Pieces;
 use super::{ENDED_READS, ENDED_WRITES, IPPROTO_TCP, InetSocket};
 
 /// Most unread bytes of a connection's direction, and of all together. A connection with more is not kept.
-const DIRECTION_BYTES: usize = 8 << 20;
+const DIRECTION_BYTES: usize = 16 << 20;
 const ALL_BYTES: usize = 64 << 20;
 /// Bytes that are taken at once.
 const PIECE_BYTES: usize = 64 << 10;
 /// How long bytes on their way are waited for, of all connections together. Over loopback they arrive at once.
 const PATIENCE_NS: u64 = 50_000_000;
+/// How long at once.
+const WAIT_NS: u64 = 20_000;
 const SIOCINQ: u32 = 0x541b;
 const SIOCOUTQ: u32 = 0x5411;
 const SO_RCVLOWAT: u32 = 18;
@@ -44,28 +47,42 @@ const INFO_NOT_SENT: usize = 144;
 const INFO_BYTES_SENT: usize = 200;
 const INFO_BYTES_RETRANSMITTED: usize = 208;
 
-/// Finds all connections of which the sandbox has both ends, and takes the unread bytes of those that can be kept, which are returned.
-/// Only while no task runs; until [`let_go`] the host's news of them wake nobody.
-pub fn hold() -> Vec<Pair> {
+/// Finds the connections that can be kept, which are returned, and takes their unread bytes. Only while no task runs; until [`let_go`] the
+/// host's news of them wake nobody.
+pub fn hold() -> Connections {
     let open = registry::list();
     let ends = Ends::of(&open);
-    let mut budget = Budget { bytes: ALL_BYTES.saturating_sub(ends.kept()), wait_ns: PATIENCE_NS };
-    let mut pairs = Vec::new();
+    // Former snapshots have had some kept, which nobody has read.
+    let already: usize = streams(&open).map(|socket| socket.unread.len()).sum();
+    let mut budget = Budget { bytes: ALL_BYTES.saturating_sub(already), wait_ns: PATIENCE_NS };
+    let mut kept = Connections::default();
     for (one, other) in ends.pairs() {
-        if pairs.try_reserve(1).is_ok() && keep(one, other, &mut budget).is_ok() {
+        if kept.pairs.try_reserve(1).is_ok() && keep(one, other, &mut budget).is_ok() {
             let is_first = !one.socket.handle.is_accepted();
             let (connecting, accepted) = if is_first { (one, other) } else { (other, one) };
-            pairs.push(Pair { connecting: connecting.noted(), accepted: accepted.noted() });
+            kept.pairs.push(Pair { connecting: connecting.noted(), accepted: accepted.noted() });
         }
     }
-    pairs
+    let alone = streams(&open).filter(|socket| !socket.readiness.is_hushed());
+    for socket in alone.filter(|socket| has_ended(socket).is_ok_and(|ended| ended)) {
+        socket.readiness.hush();
+        if kept.ended.try_reserve(1).is_ok() && drain_ended(socket, &mut budget).is_ok() {
+            kept.ended.push(socket.handle.raw());
+        }
+    }
+    kept
 }
 
-/// Tells those who wait for the connections that something may have happened, since the memory has been taken, or is not.
+/// The connections among open sockets, and what may become one.
+fn streams(open: &[registry::Open]) -> impl Iterator<Item = &InetSocket> {
+    open.iter().filter_map(|open| stream_of(&open.socket)).filter(|socket| !socket.is_listening())
+}
+
+/// Tells those who wait for the connections what has happened, once the memory has been taken, or is not.
 pub fn let_go() {
     for open in registry::list() {
-        if let Some(socket) = stream_of(&open.socket).filter(|socket| socket.readiness.is_hushed()) {
-            socket.readiness.may_hold_all();
+        if let Some(socket) = stream_of(&open.socket) {
+            socket.readiness.end_hush();
         }
     }
 }
@@ -76,7 +93,7 @@ fn stream_of(socket: &Arc<dyn Socket>) -> Option<&InetSocket> {
     (is_tcp && matches!(socket.family, AF_INET | AF_INET6)).then_some(socket)
 }
 
-/// What is left of what all connections together may take.
+/// Bytes and time that all connections together may still take.
 struct Budget {
     bytes: usize,
     wait_ns: u64,
@@ -113,13 +130,7 @@ impl<'a> Ends<'a> {
             let key = (reopen::endpoint(&address)?, reopen::endpoint(&peer)?);
             Some((key, Side { socket, address, peer }))
         };
-        let sockets = open.iter().filter_map(|open| stream_of(&open.socket));
-        Self(sockets.filter(|socket| !socket.is_listening()).filter_map(end).collect())
-    }
-
-    /// Bytes that former snapshots have had kept, and nobody has read.
-    fn kept(&self) -> usize {
-        self.0.values().map(|side| side.socket.unread.len()).sum()
+        Self(streams(open).filter_map(end).collect())
     }
 
     /// Each connection once.
@@ -150,48 +161,71 @@ fn query(socket: &InetSocket, request: u32) -> Result<usize> {
     hs::query(&socket.handle, request).map(|bytes| bytes as usize)
 }
 
-/// Has `to` keep all bytes that `from` has sent and nobody has read.
-fn drain(from: &InetSocket, to: &InetSocket, budget: &mut Budget) -> Result<()> {
-    let mut kept = to.unread.lock_to_add().ok_or(Errno::EBUSY)?;
+/// Whether so many bytes may be taken.
+fn check(to: &InetSocket, waiting: usize, budget: &Budget) -> Result<()> {
     if has_urgent(to)? {
         return Err(Errno::EBUSY);
     }
-    let waiting = query(to, SIOCINQ)?.saturating_add(query(from, SIOCOUTQ)?);
     if waiting > budget.bytes || waiting.saturating_add(to.unread.len()) > DIRECTION_BYTES {
         return Err(Errno::ENOBUFS);
     }
-    if waiting > 0 && to.least_received()? > 1 {
-        // The host would not tell of bytes that are enough only together with those that it has no more.
-        return Err(Errno::EBUSY);
-    }
-    let mut nudged_ns = None;
+    // The host would not tell of bytes that are enough only together with those that it has no more.
+    if waiting > 0 && to.least_received()? > 1 { Err(Errno::EBUSY) } else { Ok(()) }
+}
+
+/// Whether nothing more comes from the other end, and no error.
+fn has_ended(socket: &InetSocket) -> Result<bool> {
+    let found = PollEvents::from_bits_truncate(host::poll_now(&socket.handle, PollEvents::RDHUP.bits())?);
+    let is_by_itself = socket.ended.load(Ordering::Relaxed) & ENDED_READS != 0;
+    Ok(found.contains(PollEvents::RDHUP) && !found.contains(PollEvents::ERR) && !is_by_itself)
+}
+
+/// Has a socket keep all bytes that have come before the end.
+fn drain_ended(to: &InetSocket, budget: &mut Budget) -> Result<()> {
+    let mut kept = to.unread.lock_to_add().ok_or(Errno::EBUSY)?;
+    check(to, query(to, SIOCINQ)?, budget)?;
+    take_arrived(to, &mut kept, budget)
+}
+
+/// Has `to` keep all bytes that `from` has sent and nobody has read.
+fn drain(from: &InetSocket, to: &InetSocket, budget: &mut Budget) -> Result<()> {
+    let mut kept = to.unread.lock_to_add().ok_or(Errno::EBUSY)?;
+    check(to, query(to, SIOCINQ)?.saturating_add(query(from, SIOCOUTQ)?), budget)?;
     loop {
-        while let arrived @ 1.. = query(to, SIOCINQ)? {
-            if has_urgent(to)? {
-                return Err(Errno::EBUSY);
-            }
-            let taken = take_piece(to, &mut kept, arrived.min(PIECE_BYTES))?;
-            budget.bytes = budget.bytes.saturating_sub(taken);
-            if budget.bytes == 0 || to.unread.len() > DIRECTION_BYTES {
-                return Err(Errno::ENOBUFS);
-            }
-        }
+        take_arrived(to, &mut kept, budget)?;
         // What arrives while that is asked is taken in the next turn.
         if has_all_arrived(from, to)? && query(to, SIOCINQ)? == 0 {
             return Ok(());
         }
-        let now_ns = time::monotonic_ns();
-        let since_ns = *nudged_ns.get_or_insert_with(|| {
-            nudge(from, to);
-            now_ns
-        });
-        let waited_ns = now_ns.saturating_sub(since_ns);
-        if waited_ns > budget.wait_ns {
-            budget.wait_ns = 0;
-            return Err(Errno::ETIMEDOUT);
+        nudge(from, to);
+        wait_for_arrival(to, budget)?;
+    }
+}
+
+/// Takes all bytes that have arrived.
+fn take_arrived(to: &InetSocket, kept: &mut Pieces, budget: &mut Budget) -> Result<()> {
+    while let arrived @ 1.. = query(to, SIOCINQ)? {
+        if has_urgent(to)? {
+            return Err(Errno::EBUSY);
         }
+        let taken = take_piece(to, kept, arrived.min(PIECE_BYTES))?;
+        budget.bytes = budget.bytes.saturating_sub(taken);
+        if taken == 0 || budget.bytes == 0 || to.unread.len() > DIRECTION_BYTES {
+            return Err(Errno::ENOBUFS);
+        }
+    }
+    Ok(())
+}
+
+/// Waits for bytes, or for what says that there are none, for as long as the budget lasts.
+fn wait_for_arrival(to: &InetSocket, budget: &mut Budget) -> Result<()> {
+    let start_ns = time::monotonic_ns();
+    let waited_ns = || time::monotonic_ns().saturating_sub(start_ns);
+    while query(to, SIOCINQ)? == 0 && waited_ns() < WAIT_NS {
         platform::relax();
     }
+    budget.wait_ns = budget.wait_ns.saturating_sub(waited_ns());
+    if budget.wait_ns == 0 { Err(Errno::ETIMEDOUT) } else { Ok(()) }
 }
 
 /// Moves bytes from the host's socket to those that are kept. Result: how many.
@@ -203,6 +237,8 @@ fn take_piece(socket: &InetSocket, kept: &mut Pieces, len: usize) -> Result<usiz
     piece.truncate(got);
     if got > 0 {
         socket.unread.add(kept, piece);
+        // The host does not tell of these any more.
+        socket.readiness.misses();
     }
     Ok(got)
 }
