@@ -51,12 +51,6 @@ def listen(host):
     return listener
 
 
-def bound(end, room):
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        end.setsockopt(socket.SOL_SOCKET, option, room)
-    return end
-
-
 def connect(listener, host):
     client = socket.socket(family_of(host))
     client.settimeout(SECONDS)
@@ -65,17 +59,21 @@ def connect(listener, host):
 
 
 class Stream:
-    """A direction of a connection: what was written, and what was read."""
+    """A direction of a connection: what was written, or what was read."""
 
-    def __init__(self, number, writer, reader):
-        self.number, self.writer, self.reader = number, writer, reader
-        self.read = 0
+    def __init__(self, number, end):
+        self.number, self.end, self.written, self.read = number, end, 0, 0
 
-    def write(self, first, count):
-        self.writer.sendall(words(self.number, first, count))
+    def write_behind(self, count):
+        """A thread that writes."""
+        data = words(self.number, self.written, count)
+        self.written += count
+        thread = threading.Thread(target=self.end.sendall, args=(data,), daemon=True)
+        thread.start()
+        return thread
 
     def check(self, count, flags=0):
-        got = exactly(self.reader, 8 * count, flags)
+        got = exactly(self.end, 8 * count, flags)
         wanted = words(self.number, self.read, count)
         if got != wanted:
             at = next(at for at in range(0, len(got), 8) if got[at:at + 8] != wanted[at:at + 8])
@@ -85,58 +83,58 @@ class Stream:
 
 
 class Full:
-    """Connections whose writers are blocked in both directions, by processes at both ends; a step reads and compares some of it."""
+    """Connections with much that is unread in both directions, more than has arrived, of processes at both ends; a step reads and compares
+    it, and writes as much anew."""
 
-    WORDS = 1 << 17
-    FOREVER = 1 << 30
+    WORDS = 150_000
 
     def __init__(self):
         self.ends, theirs = [], []
         for host in HOSTS:
             with listen(host) as listener:
-                # What fits in them is kept at each snapshot, and they are filled again: one has much room, others little.
-                room = 500_000 if host == "::1" else 100_000
-                bound(listener, room)
-                self.ends.append(bound(connect(listener, host), room))
+                self.ends.append(connect(listener, host))
                 theirs.append(listener.accept()[0])
         self.ask, answer = socket.socketpair()
         if os.fork() == 0:
             serve(theirs, answer)
         for end in theirs:
             end.close()
-        self.streams = [Stream(2 * at + 1, None, end) for at, end in enumerate(self.ends)]
-        for at, end in enumerate(self.ends):
-            threading.Thread(target=write_forever, args=(Stream(2 * at, end, None), self.WORDS), daemon=True).start()
-        self.turn = 0
+        self.streams = [(Stream(2 * at, end), Stream(2 * at + 1, end)) for at, end in enumerate(self.ends)]
+        self._write()
+
+    def _write(self):
+        self.threads = [stream.write_behind(self.WORDS) for stream, _ in self.streams]
+        self._have("write")
+
+    def _have(self, what):
+        self.ask.sendall(what.encode() + b"\n")
+        said = self.ask.recv(1000).decode()
+        assert said == "ok", said
 
     def step(self):
-        self.turn += 1
-        # Sizes that are no multiple of a buffer's or a page's.
-        count = (5000, 170001, 131)[self.turn % 3]
-        for at, stream in enumerate(self.streams):
+        for _, stream in self.streams:
             stream.check(100, socket.MSG_PEEK)
-            assert select.select([stream.reader], [], [], SECONDS)[0], "nothing to be read"
-            assert unread(stream.reader) > 0, "FIONREAD is 0 where there is something to be read"
-            stream.check(count)
-            self.ask.sendall(json.dumps([at, count]).encode() + b"\n")
-            said = self.ask.recv(1000).decode()
-            assert said == "ok", said
-
-
-def write_forever(stream, count):
-    for first in range(0, Full.FOREVER, count):
-        stream.write(first, count)
+            assert unread(stream.end) >= 800, "FIONREAD tells of fewer bytes than there are"
+            # Sizes that are no multiple of a buffer's or a page's.
+            for count in (131, 70_001, self.WORDS - 70_132):
+                stream.check(count)
+        self._have("read")
+        for thread in self.threads:
+            thread.join(SECONDS)
+            assert not thread.is_alive(), "a writer waits though all is read"
+        self._write()
 
 
 def serve(ends, answer):
-    """The other process: it writes as well, and reads and compares as it is asked to."""
-    streams = [Stream(2 * at, None, end) for at, end in enumerate(ends)]
-    for at, end in enumerate(ends):
-        threading.Thread(target=write_forever, args=(Stream(2 * at + 1, end, None), Full.WORDS), daemon=True).start()
+    """The other process: it writes, or reads and compares, as it is asked to."""
+    streams = [(Stream(2 * at + 1, end), Stream(2 * at, end)) for at, end in enumerate(ends)]
     for line in answer.makefile():
-        at, count = json.loads(line)
         try:
-            streams[at].check(count)
+            for writes, reads in streams:
+                if line == "write\n":
+                    writes.write_behind(Full.WORDS)
+                else:
+                    reads.check(Full.WORDS)
             answer.sendall(b"ok")
         except Exception:
             answer.sendall(" ".join(traceback.format_exc(limit=-2).split()).encode())
