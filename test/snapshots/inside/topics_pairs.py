@@ -5,7 +5,6 @@ Bytes are numbered: each word of 8 has the stream's number and its own, so that 
 import array
 import contextlib
 import fcntl
-import json
 import os
 import queue
 import select
