@@ -37,8 +37,15 @@ use crate::choices::ListFormat;
 use crate::codec_args::CodecCommand;
 use crate::failure::{Failure, complain, exit_code_of_usage};
 
+/// Commands that make sandboxes.
+const MAKING_SANDBOXES: [&str; 4] = ["create", "do", "restore", "run"];
+
 fn main() -> ExitCode {
     vmm::process::panics_abort();
+    // The arguments are not read twice where one of them may be such a command; whether it is one shows below.
+    if std::env::args_os().any(|word| MAKING_SANDBOXES.iter().any(|making| word == *making)) {
+        vmm::jail::run_from_read_only_view();
+    }
     let mut command = Cli::command();
     // Not for every command: the platform has to be looked for.
     if std::env::args_os().nth(1).is_some_and(|word| word == "--version") {
