@@ -17,7 +17,7 @@ use crate::fs::caller;
 use crate::fs::path::FsContext;
 use crate::fs::sigio;
 use crate::hibernate;
-use crate::hibernate::{idle, snapshot, timers};
+use crate::hibernate::{idle, recording, snapshot, timers};
 use crate::limits::{Limits, RLIMIT_STACK};
 use crate::spec::Spec;
 use crate::task;
@@ -94,6 +94,7 @@ fn run_idle(idle: Arc<Task>) -> ! {
         idle::rest();
         idle::look();
         timers::look();
+        recording::look();
         snapshot::attempt();
         if hibernate::attempt(exec::is_any_waiting) {
             // Before anything that has come meanwhile wakes the sandbox.

@@ -63,6 +63,10 @@ pub struct Spec {
     pub accepts_changed: bool,
     /// Ports of sockets that are made again: those that they had, and get.
     pub ports: Vec<(u16, u16)>,
+    /// Frames of the image that come back first; whoever recorded them may say anything.
+    pub working_set: Vec<u32>,
+    /// It reports the frames that its programs touch first: until an exec'd process has ended, or not that; `None`: it does not.
+    pub records_working_set: Option<bool>,
     /// Words: the features of the processor that the host's kernel lists.
     pub cpu_flags: Option<String>,
     /// Settings of the host's network namespace, by name.
@@ -207,6 +211,8 @@ impl Spec {
                     self.ports.push((old, new));
                 }
             }
+            Record::WorkingSet(frames) => self.working_set = frames.iter().collect(),
+            Record::RecordWorkingSet(of_exec) => self.records_working_set = Some(of_exec),
             Record::IdleIgnores(prefixes) => self.idle_ignores = prefixes.iter().collect(),
             Record::Timers(timers) => self.timers = Some(timers),
             Record::CpuFlags(flags) => self.cpu_flags = Some(flags.into()),

@@ -36,6 +36,7 @@ fn options(
         strace: args.strace,
         log_level: log::level_of_sandboxes(),
         remark,
+        warn,
     })
 }
 

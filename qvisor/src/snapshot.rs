@@ -91,6 +91,7 @@ pub fn restore(
         strace: false,
         log_level: log::level_of_sandboxes(),
         remark,
+        warn,
     };
     container::run(&options, preserved, args.detach, warn).or_else(coded)
 }
@@ -124,6 +125,7 @@ pub fn run_clone(
         strace: false,
         log_level: log::level_of_sandboxes(),
         remark,
+        warn,
     };
     let layers = Root::default_layers()?;
     if args.command.is_empty() && (args.tty || args.cwd.is_some() || !args.env.is_empty()) {
@@ -160,10 +162,13 @@ pub fn run(config: Option<&Path>, command: SnapshotCommand) -> Result<u8, Failur
         SnapshotCommand::Inspect { which, json } => {
             let place = which.place()?;
             let manifest = store.inspect(&place)?;
+            let pages = store.working_set_pages(&place)?;
             if json {
-                return say(&(serde_json::to_string_pretty(&manifest)? + "\n"));
+                let mut object = serde_json::to_value(&manifest)?;
+                object["working_set_pages"] = json!(pages);
+                return say(&(serde_json::to_string_pretty(&object)? + "\n"));
             }
-            inspect(&place.to_string(), &manifest)
+            inspect(&place.to_string(), &manifest, pages)
         }
         SnapshotCommand::Verify { which } => {
             let place = which.place()?;
@@ -199,7 +204,7 @@ fn list(store: &Store, json: bool) -> Result<u8, Failure> {
     say(&text)
 }
 
-fn inspect(shown: &str, manifest: &Manifest) -> Result<u8, Failure> {
+fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -> Result<u8, Failure> {
     let Manifest { head, container, .. } = manifest;
     let mounts: Vec<_> = container.mounts.iter().map(|mount| mount.path.as_str()).collect();
     let lines = [
@@ -215,6 +220,7 @@ fn inspect(shown: &str, manifest: &Manifest) -> Result<u8, Failure> {
         ("memory", format!("{} bytes", head.memory_bytes)),
         ("pages", format!("{} of {} bytes", head.pages, abi::PAGE_SIZE)),
         ("kernel memory", format!("{} bytes", head.taken_bytes)),
+        ("working set", working_set_pages.map_or("not recorded".into(), |pages| format!("{pages} pages"))),
     ];
     let mut text = String::new();
     for (what, value) in lines {

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 
+from lib.network import free_port
 from lib.outcome import Failure, check
 from lib.waiting import comes, until
 from world import ANSWER_SECONDS, Held
@@ -314,6 +315,12 @@ def port_in_use(world):
     said = world.refused("restore", "--detach", "--snapshot", name, "--bundle", container.bundle, other)
     check(str(container.port) in said, f"a port that another clone has is refused with {said!r}")
     world.check_gone(other)
+    container.call("step")
+    container.delete(force=True)
+    # Of its own accord it would have the port that it had.
+    elsewhere = free_port()
+    container.restore(name, "--port", f"{container.port}={elsewhere}")
+    container.port, container.asked = elsewhere, 1
     container.call("step")
 
 

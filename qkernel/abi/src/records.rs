@@ -179,6 +179,11 @@ records! {
     37 => AcceptChanged(bool),
     /// Its sockets that were bound to a port are bound to another one.
     38 => PortMap(PortMap),
+    /// Of a sandbox that begins with an image: the numbers of frames that come back first when it wakes.
+    39 => WorkingSet(List<'a, u32>),
+    /// Of one that reports the frames that its programs touch first ([`crate::report::Report::WorkingSet`]): whether its work is that of
+    /// the first exec'd process, and over with it.
+    40 => RecordWorkingSet(bool),
 }
 
 fields! {

@@ -28,6 +28,9 @@ impl ContainerId {
 pub const WHY_NOT_MAX_BYTES: u64 = 4096;
 /// Most bytes of the list of a container's processes.
 pub const PROCESSES_MAX_BYTES: u64 = 64 << 10;
+/// Most pages of a working set that is recorded: 32 MiB.
+pub const WORKING_SET_MAX_PAGES: usize = 8192;
+const WORKING_SET_MAX_BYTES: u64 = 4 * WORKING_SET_MAX_PAGES as u64;
 
 /// One message of the kernel's. Texts are bytes: they hold names that programs choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +161,11 @@ pub enum Report<'a> {
         /// The reason in words.
         why: &'a [u8],
     },
+    /// The working set that [`crate::records::Record::RecordWorkingSet`] asks for.
+    WorkingSet {
+        /// The numbers (`u32`) of the frames that were touched, in the order of touch.
+        frames: &'a [u8],
+    },
 }
 
 /// The first words of reports.
@@ -183,6 +191,7 @@ mod kind {
     pub const KEPT_AWAKE: u64 = 19;
     pub const WOKEN_FOR: u64 = 20;
     pub const NOT_TAKEN: u64 = 21;
+    pub const WORKING_SET: u64 = 22;
 }
 
 /// The place of the bytes that belong to a report of these words, cut off at the most that its kind may have.
@@ -192,6 +201,7 @@ pub fn payload(words: &[u64; 6]) -> Segment {
     let most = match what {
         kind::CONTAINER_FAILED | kind::EXEC_FAILED | kind::NOT_TAKEN => WHY_NOT_MAX_BYTES,
         kind::PROCESSES => PROCESSES_MAX_BYTES,
+        kind::WORKING_SET => WORKING_SET_MAX_BYTES,
         kind::USAGE => UsageFigures::BYTES,
         kind::TIMER => DueTimer::BYTES,
         kind::KEPT_AWAKE | kind::WOKEN_FOR => Party::BYTES,
@@ -251,6 +261,7 @@ impl<'a> Report<'a> {
             }
             Self::WokenFor { who } => [kind::WOKEN_FOR, 0, 0, phys_of(start_of(who)), Party::BYTES, 0],
             Self::NotTaken { request, why } => of_text(kind::NOT_TAKEN, *request, 0, why),
+            Self::WorkingSet { frames } => of_text(kind::WORKING_SET, 0, 0, frames),
         }
     }
 
@@ -307,6 +318,7 @@ impl<'a> Report<'a> {
                 Self::WokenFor { who: Party::from_bytes(payload)? }
             }
             [kind::NOT_TAKEN, request, 0, _, _, 0] => Self::NotTaken { request, why: payload },
+            [kind::WORKING_SET, 0, 0, _, _, 0] => Self::WorkingSet { frames: payload },
             _ => return None,
         })
     }

@@ -14,6 +14,7 @@ use crate::fs::generation;
 use crate::fs::host_poll;
 use crate::fs::hostfs::moved;
 use crate::hibernate;
+use crate::hibernate::recording;
 use crate::proc;
 use crate::spec::Spec;
 use crate::syscall::kcmp;
@@ -21,7 +22,7 @@ use crate::task::container::{self, ContainerId};
 use crate::task::group_exit::exited;
 use abi::limits::ContainerLimit;
 use machine::host;
-use machine::mm::frames;
+use machine::mm::{frames, working_set};
 use machine::objects::{self, Tied};
 use machine::reopen::{self, Changed};
 use machine::sched;
@@ -61,6 +62,10 @@ pub(crate) fn revive(boot: &BootInfo, records: &[u8]) {
     if boot.keeps_news == 0 {
         host_poll::revive();
         hibernate::hold();
+        if !spec.working_set.is_empty() {
+            working_set::adopt(core::mem::take(&mut spec.working_set));
+        }
+        recording::prepare(spec.records_working_set);
         tell(is_whole);
     }
 }

@@ -16,7 +16,7 @@ use crate::container::launch::{EXIT_FAILURE, find_program, new_leader, reason, t
 use crate::container::setup;
 use crate::fs::file::FileTable;
 use crate::hibernate;
-use crate::hibernate::idle;
+use crate::hibernate::{idle, recording};
 use crate::limits;
 use crate::signals::Source;
 use crate::spec::Spec;
@@ -229,6 +229,7 @@ fn id_of(process: &Arc<Process>) -> Option<u64> {
 fn report_end(id: u64) {
     let process = PROCESSES.lock().remove(&id);
     if let Some(status) = process.and_then(|process| process.status) {
+        recording::exec_ended();
         host::report(&Report::ExecEnded { exec: id, status });
     }
 }

@@ -11,6 +11,7 @@ pub mod deadlines;
 mod deflate;
 mod facts;
 pub mod idle;
+pub mod recording;
 pub mod snapshot;
 pub mod state_machine;
 pub mod timers;
@@ -103,7 +104,10 @@ pub fn hold() {
 /// Latest time at which an idle CPU looks again.
 pub fn look_again_ns() -> u64 {
     let is_wanted = HIBERNATION.machine.lock().is_wanted() || snapshot::is_wanted();
-    if is_wanted { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns().min(timers::look_at_ns()) }
+    if is_wanted {
+        return time::monotonic_ns() + AGAIN_NS;
+    }
+    idle::look_at_ns().min(timers::look_at_ns()).min(recording::look_at_ns())
 }
 
 /// Hibernates the sandbox if that is wanted and everything is at rest; true: something has changed. For the idle loop.
@@ -234,6 +238,7 @@ impl Carrier {
 
     fn store(&mut self, order: Order) -> Input {
         let pause_ns = time::monotonic_ns().saturating_sub(order.since_ns);
+        recording::finish();
         idle::sleep();
         timers::sleep();
         // Only who has frozen the scheduler is told to store.
@@ -292,6 +297,7 @@ fn bring_back() -> Input {
     if how == hc::REAP_FIRST || how == hc::REAP_STREAM && !streams {
         working_set::bring_back(false);
     }
+    recording::wake();
     idle::wake();
     Input::BroughtBack { streams }
 }

@@ -19,6 +19,7 @@ use crate::fs::leases::BREAK_SECONDS;
 use crate::fs::mount;
 use crate::fs::notify::limits::Limits as InotifyLimits;
 use crate::fs::path::Path;
+use crate::hibernate::recording;
 use crate::ipc::IpcNamespace;
 use crate::keys::space::KeySpace;
 use crate::limits::container::ContainerLimits;
@@ -309,6 +310,7 @@ impl Container {
     /// Its first process has ended. The caller kills the others, and calls [`Self::end_if_empty`].
     pub fn first_ended(&self, status: i32) {
         if self.on_end.get().is_none() {
+            recording::finish();
             host::exit(status);
         }
         // Under the lock, so that whoever adds a task has seen it, or is seen.

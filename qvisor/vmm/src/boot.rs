@@ -104,6 +104,10 @@ pub struct BootSpec {
     pub accepts_changed: bool,
     /// Ports that its sockets had and get instead.
     pub ports: Vec<(u16, u16)>,
+    /// Of a sandbox that begins with an image: pages that come back first.
+    pub working_set: Vec<u32>,
+    /// It tells which pages its programs touch first: until an exec'd process has ended (true), or not that.
+    pub records_working_set: Option<bool>,
     /// The first process waits until it is told to begin.
     pub hold: bool,
     /// The working directory is made if it is missing.
@@ -141,15 +145,21 @@ impl BootSpec {
             if self.outbound_sleeps {
                 put(Record::OutboundSleep(true));
             }
-            if self.accepts_changed {
-                put(Record::AcceptChanged(true));
-            }
-            for (old, new) in &self.ports {
-                put(Record::PortMap(PortMap { old: (*old).into(), new: (*new).into() }));
-            }
             if !self.idle_ignores.is_empty() {
                 put(Record::IdleIgnores(self.idle_ignores[..].into()));
             }
+        }
+        if self.accepts_changed {
+            put(Record::AcceptChanged(true));
+        }
+        for (old, new) in &self.ports {
+            put(Record::PortMap(PortMap { old: (*old).into(), new: (*new).into() }));
+        }
+        if !self.working_set.is_empty() {
+            put(Record::WorkingSet(self.working_set[..].into()));
+        }
+        if let Some(of_exec) = self.records_working_set {
+            put(Record::RecordWorkingSet(of_exec));
         }
         if let Some(timers) = self.timers.record() {
             put(Record::Timers(timers));
@@ -385,6 +395,8 @@ mod tests {
             outbound_sleeps: true,
             accepts_changed: true,
             ports: vec![(80, 8080)],
+            working_set: vec![3, 9],
+            records_working_set: Some(false),
             hold: true,
             winsize: Some((24, 300)),
             ..BootSpec::default()
@@ -427,6 +439,8 @@ mod tests {
             Record::OutboundSleep(true),
             Record::AcceptChanged(true),
             Record::PortMap(PortMap { old: 80, new: 8080 }),
+            Record::WorkingSet([3, 9][..].into()),
+            Record::RecordWorkingSet(false),
         ] {
             assert_eq!(found.iter().filter(|record| **record == expected).count(), 1, "{expected:?}");
         }

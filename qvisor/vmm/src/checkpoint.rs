@@ -4,8 +4,11 @@
 mod capture;
 
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use abi::PAGE_SIZE;
+use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
 use swap::{BaseError, FileBase, PageSums};
 
@@ -35,6 +38,14 @@ pub struct ImageHead {
     /// Pages in the image, and bytes of the kernel's memory.
     pub pages: u64,
     pub taken_bytes: u64,
+}
+
+impl ImageHead {
+    /// The number behind the last page that the sandbox can have.
+    #[must_use]
+    pub fn pages_end(&self) -> u32 {
+        frames_of(self.memory_most_bytes.max(self.memory_bytes))
+    }
 }
 
 /// How an image is to be taken.
@@ -89,13 +100,23 @@ impl ImageFiles {
 
     /// Reads the table of pages, which may be a stranger's, of an image with this head.
     pub fn sums(&self, head: &ImageHead) -> Result<PageSums, BadImage> {
-        let end = frames_of(head.memory_most_bytes.max(head.memory_bytes));
-        let sums = PageSums::read(&self.table, end)?;
+        let sums = PageSums::read(&self.table, head.pages_end())?;
         let found = sums.present().len();
         if found != head.pages {
             return Err(BadImage::PageCount { found, said: head.pages });
         }
         Ok(sums)
+    }
+
+    /// Has the host read pages whose numbers ascend, for whoever will bring them soon.
+    pub fn read_ahead(&self, pages: &[u32]) {
+        const APART_MAX: u32 = 8;
+        for run in pages.chunk_by(|a, b| b - a <= APART_MAX) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            let (offset, len) = (u64::from(*first) * PAGE_SIZE, u64::from(last - first + 1) * PAGE_SIZE);
+            // A host that does not reads them later.
+            let _ = fs::fadvise(&self.pages, offset, NonZeroU64::new(len), Advice::WillNeed);
+        }
     }
 
     /// The pages, for a home that is put on them ([`crate::hibernate::Hibernation::on_base`]). Each is checked when it is read.

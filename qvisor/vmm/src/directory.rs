@@ -90,6 +90,23 @@ impl Directory {
         Ok(Self { fd, path })
     }
 
+    /// Another descriptor of the directory.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone() })
+    }
+
+    /// Its descriptor, and its path.
+    #[must_use]
+    pub fn into_parts(self) -> (OwnedFd, PathBuf) {
+        (self.fd, self.path)
+    }
+
+    /// The directory of such parts.
+    #[must_use]
+    pub fn of_parts(fd: OwnedFd, path: PathBuf) -> Self {
+        Self { fd, path }
+    }
+
     /// The path at which it was found.
     #[must_use]
     pub fn path(&self) -> &Path {

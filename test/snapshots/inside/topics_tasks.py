@@ -55,6 +55,14 @@ class Memory:
             self._write(page)
         return self.PAGES
 
+    def some(self):
+        """Looks at a few pages, and writes to them."""
+        for page in range(0, self.PAGES, 64):
+            assert not self.turn[page] or self.map[page * 4096:(page + 1) * 4096] == self._pattern(page), f"page {page} is wrong"
+            self.turn[page] += 1
+            self._write(page)
+        return self.PAGES // 64
+
 
 class Moving:
     """Numbers that are written all the time, page after page, in memory of several kinds. Each is what the one before it in the same

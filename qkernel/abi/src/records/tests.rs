@@ -74,6 +74,8 @@ fn samples(ignored: &[AddressPrefix]) -> Vec<(Record<'_>, Vec<u8>)> {
         (Record::OutboundSleep(true), words(&[1])),
         (Record::AcceptChanged(true), words(&[1])),
         (Record::PortMap(PortMap { old: 80, new: 8080 }), words(&[80, 8080])),
+        (Record::WorkingSet([3, 9][..].into()), words(&[3, 9])),
+        (Record::RecordWorkingSet(true), words(&[1])),
     ]
 }
 
@@ -102,9 +104,9 @@ fn each_record_has_its_number_and_its_bytes_for_good() {
     unique.dedup();
     assert_eq!(unique, sorted);
     assert!(sorted.windows(2).all(|pair| pair[0] < pair[1]));
-    let known: [u32; 33] = [
+    let known: [u32; 35] = [
         1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29, 30,
-        31, 32, 33, 34, 37, 38,
+        31, 32, 33, 34, 37, 38, 39, 40,
     ];
     assert_eq!(sorted, known);
     for (record, fields) in &samples {
@@ -245,6 +247,6 @@ fn records_are_about_a_process_a_container_or_the_sandbox() {
     };
     assert_eq!(of(Scope::Process), [1, 2, 3, 5, 7, 8, 9, 11, 13, 17, 21, 23]);
     assert_eq!(of(Scope::Container), [4, 12, 14, 15, 16, 24, 25, 28, 29, 34]);
-    assert_eq!(of(Scope::Sandbox), [18, 19, 20, 22, 26, 30, 31, 32, 33, 37, 38]);
+    assert_eq!(of(Scope::Sandbox), [18, 19, 20, 22, 26, 30, 31, 32, 33, 37, 38, 39, 40]);
     assert!(Scope::Process < Scope::Container && Scope::Container < Scope::Sandbox);
 }

@@ -62,8 +62,9 @@ const ALL: &[Report<'static>] = &[
     Report::KeptAwake { kept: Some(Kept::by(KeptBy::Computes)) },
     Report::WokenFor { who: PARTY },
     Report::NotTaken { request: 10, why: b"why" },
+    Report::WorkingSet { frames: &[3, 0, 0, 0, 7, 1, 0, 0] },
 ];
-const KINDS: u64 = 21;
+const KINDS: u64 = 22;
 
 fn words_of(report: &Report<'_>) -> [u64; 6] {
     report.words(|at| at as u64)
@@ -101,6 +102,7 @@ fn a_text_is_cut_off_and_a_struct_is_not() {
                 | Report::ExecFailed { .. }
                 | Report::Processes { .. }
                 | Report::NotTaken { .. }
+                | Report::WorkingSet { .. }
         );
         let bytes = [b'a'; 256];
         assert_eq!(Report::parse(&words, &bytes).is_some(), is_text, "{report:?}");

@@ -4,10 +4,12 @@
 //! that of the others, but their entries fault at their first use, and so show whether they are used at all. Which part a
 //! page belongs to depends on nothing but the page, so each is probed once in a round of wakes.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use abi::report::WORKING_SET_MAX_PAGES;
 use abi::word::{high32, low32};
 
 use super::page::PAGE;
@@ -29,9 +31,9 @@ const QUICK_PARTS: u32 = 8;
 const SEQUENCES: usize = 8;
 const SEQUENCE_MAX: u64 = 32 * PAGE;
 /// Most touches that are written down (512 MiB); a set this large comes back as fast by faults.
-const TOUCHES_MAX: usize = 1 << 17;
+pub(super) const TOUCHES_MAX: usize = 1 << 17;
 /// Most pages that are a set for want of another (32 MiB).
-pub const GUESSED_MAX: usize = 8192;
+pub const GUESSED_MAX: usize = WORKING_SET_MAX_PAGES;
 /// Room for so many is made first, and doubled.
 const TOUCHES_MIN: usize = 128;
 /// Kernel memory that touches leave to programs.
@@ -44,6 +46,17 @@ static SET: SpinLock<WorkingSet> = SpinLock::new(Rank::WorkingSet, WorkingSet::n
 static PROBE: AtomicU64 = AtomicU64::new(Probe::NONE.word());
 /// There is no set yet, and neighbours that become present with touched pages join it, too.
 static GUESSING: AtomicBool = AtomicBool::new(true);
+
+/// The way in which a wake learns about the set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Learning {
+    /// A part is probed, or all of it if there is none.
+    Usual,
+    /// Nothing is probed: the set was recorded.
+    Recorded,
+    /// All is probed, so that each first use is seen.
+    Recording,
+}
 
 /// A page that was used for the first time since it was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -201,6 +214,8 @@ struct WorkingSet {
     is_for_image: bool,
     /// Touches do not count: here it is as if nothing had been stored.
     ignores: bool,
+    /// Of the wake that comes next, or that has begun.
+    learning: Learning,
 }
 
 impl WorkingSet {
@@ -213,6 +228,7 @@ impl WorkingSet {
             recorded: 0,
             is_for_image: false,
             ignores: false,
+            learning: Learning::Usual,
         }
     }
 
@@ -234,7 +250,7 @@ impl WorkingSet {
 
     fn store(&mut self, members: &[Touch]) {
         (self.members, self.touched) = (Members::of(members), Vec::new());
-        self.is_for_image = false;
+        (self.is_for_image, self.learning) = (false, Learning::Usual);
     }
 
     fn store_guess(&mut self, pages: &[Touch]) {
@@ -263,6 +279,22 @@ impl WorkingSet {
         // Where none goes on, the next one takes the place of that which has waited longest.
         self.sequences[at..].rotate_left(1);
         page..page + bytes
+    }
+
+    /// The frames that were touched, each once, in the order of touch.
+    fn frames(&self) -> Vec<u32> {
+        let mut seen = BTreeSet::new();
+        let frames = self.touched.iter().map(|touch| touch.frame).filter(|frame| seen.insert(*frame));
+        frames.take(WORKING_SET_MAX_PAGES).collect()
+    }
+
+    /// Chooses the pages that the wake that begins probes.
+    fn probe(&mut self, with_reap: bool) -> Probe {
+        match self.learning {
+            Learning::Recording => Probe::ALL,
+            Learning::Usual if with_reap => self.next_probe(),
+            Learning::Usual | Learning::Recorded => Probe::NONE,
+        }
     }
 
     /// Chooses the part of the pages that the wake that begins probes.
@@ -362,9 +394,28 @@ pub fn begin_in_place() {
 pub fn begin_wake(with_reap: bool) {
     let mut set = SET.lock();
     (set.is_for_image, set.ignores) = (false, false);
-    GUESSING.store(set.members.len() == 0, Ordering::Relaxed);
-    let probe = if with_reap { set.next_probe() } else { Probe::NONE };
+    // What comes along unseen is taken to be touched as well.
+    let guesses = set.members.len() == 0 || set.learning == Learning::Recording;
+    GUESSING.store(guesses, Ordering::Relaxed);
+    let probe = set.probe(with_reap);
     PROBE.store(probe.word(), Ordering::Relaxed);
+}
+
+/// In the wake that comes next these pages come back first, and no others: they were recorded in another sandbox with this memory.
+pub(super) fn adopt(pages: &[Touch]) {
+    let mut set = SET.lock();
+    set.members = Members::of(pages);
+    (set.wakes, set.learning) = (0, Learning::Recorded);
+}
+
+/// The wake that comes next is recorded.
+pub fn record() {
+    SET.lock().learning = Learning::Recording;
+}
+
+/// The frames that were touched first since then, in order.
+pub fn recorded() -> Vec<u32> {
+    SET.lock().frames()
 }
 
 /// The set that is stored, in order.

@@ -221,3 +221,25 @@ fn a_guess_is_for_the_image_alone() {
     set.touch(pages[1]);
     assert_eq!(frames_of(&set.next(Probe::NONE, same)), [1, 0]);
 }
+
+#[test]
+fn a_recorded_set_is_not_probed_and_all_is_while_one_is_recorded() {
+    let mut set = set_of(&[(0x7000, 7), (0x3000, 3), (0x9000, 9), (0x3000, 3), (0x8000, 7)]);
+    set.learning = Learning::Recording;
+    assert_eq!([set.probe(true), set.probe(false)], [Probe::ALL; 2]);
+    assert_eq!(set.frames(), [7, 3, 9]);
+    set.learning = Learning::Recorded;
+    assert_eq!([set.probe(true), set.probe(false)], [Probe::NONE; 2]);
+    // All members stay, and what is new joins.
+    set.members = Members::of(&[Touch::new(1, 0x5000, 5)]);
+    assert_eq!(set.next(Probe::NONE, same).len(), 6);
+    set.store(&[Touch::new(1, 0x7000, 7)]);
+    assert_eq!([set.probe(true).parts, set.probe(false).parts], [QUICK_PARTS, 0]);
+}
+
+#[test]
+fn a_recording_has_a_bound() {
+    let mut set = WorkingSet::new();
+    set.touched = (0..=low32(WORKING_SET_MAX_PAGES as u64)).map(|at| Touch::new(NO_SPACE, 0, at)).collect();
+    assert_eq!(set.frames().len(), WORKING_SET_MAX_PAGES);
+}

@@ -17,13 +17,15 @@ use super::aspace::{AddressSpace, Space};
 use super::pagetable::Region;
 use super::physical::frames;
 use super::physical::residency;
-use super::touches::{self, NO_SPACE};
+use super::touches::{self, NO_SPACE, TOUCHES_MAX};
 use crate::mutex::MutexGuard;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::{platform, sched};
 
-pub use super::touches::{GUESSED_MAX, Touch, begin_in_place, begin_wake, store, store_guess};
+pub use super::touches::{
+    GUESSED_MAX, Touch, begin_in_place, begin_wake, record, recorded, store, store_guess,
+};
 
 /// Pages of a batch that comes back while tasks run, or while another CPU is busy with the last one: 512 KiB, 16 MiB.
 const STREAM_PAGES: usize = 128;
@@ -82,6 +84,31 @@ pub fn all(
         });
     }
     if count > most { Vec::new() } else { all }
+}
+
+/// Makes those of `recorded` that are away the set of the wake that comes next. No task runs. They may be any numbers.
+pub fn adopt(mut recorded: Vec<u32>) {
+    let is_away =
+        |index: &u32| (*index as usize) < frames::reach() && residency::is_swapped(frames::at(*index));
+    recorded.retain(is_away);
+    recorded.sort_unstable();
+    recorded.dedup();
+    let (mut members, mut mapped) = (Vec::new(), BTreeSet::new());
+    for space in AddressSpace::all() {
+        // Nobody uses it.
+        let Some(mut locked) = space.try_lock() else { continue };
+        locked.for_each_page(|page, frame| {
+            let frame = frames::index(frame).filter(|frame| recorded.binary_search(frame).is_ok());
+            if let Some(frame) = frame.filter(|_| members.len() < TOUCHES_MAX) {
+                members.push(Touch::new(space.id(), page, frame));
+                mapped.insert(frame);
+            }
+        });
+    }
+    // Files in memory, which system calls reach.
+    let others = recorded.iter().filter(|frame| !mapped.contains(*frame));
+    members.extend(others.map(|frame| Touch::new(NO_SPACE, 0, *frame)));
+    touches::adopt(&members);
 }
 
 /// Brings the set back and makes its entries present. While tasks run (`streams`) it comes in small batches; else another

@@ -57,6 +57,8 @@ pub struct CreateOptions {
     pub log_level: u32,
     /// Called with a remark for each setting that is accepted without effect.
     pub remark: fn(&str),
+    /// Called with a failure that changes nothing.
+    pub warn: fn(&str),
 }
 
 /// Things that a container which begins with a snapshot may find other than they were.
@@ -107,6 +109,7 @@ pub(super) fn begin(
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
     let Surroundings { accepts_changed, ports } = options.surroundings.clone();
     (container.boot.accepts_changed, container.boot.ports) = (accepts_changed, ports);
+    base.say_working_set(options, &mut container.boot);
     container.boot.share_files = settings.share_files;
     container.boot.plain_calls = !settings.patch_calls;
     let claim = options.root.claim(&options.id)?;
@@ -294,6 +297,7 @@ impl Creation {
         let shape = Shape::new(cpus, memory_bytes, record.is_pod, restore);
         let plan = ForkPlan::of(pod, shape, bundle, settings, base.platform, cgroups);
         let channel = self.fork(plan, console, preserved).map_err(failed)?;
+        base.read_ahead();
         let mut channel = BufReader::with_capacity(512, channel);
         let pid = match report(&mut channel) {
             Some(Report::Prepared { pid }) => pid,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use vmm::checkpoint::BadImage;
 
-use super::Place;
+use super::{BadWorkingSet, Place};
 use crate::control::OrderError;
 use crate::state::StateError;
 
@@ -59,6 +59,8 @@ pub enum Unfit {
     Changed(&'static str),
     #[error("its pages are not as they were: {0}")]
     Pages(#[from] BadImage),
+    #[error("its working set is not the one that was recorded: {0}")]
+    WorkingSet(#[from] BadWorkingSet),
     #[error("it belongs to another build of dormouse, whose kernel differs; use that build")]
     Build,
     #[error("it was made on platform {made}, and {why}")]

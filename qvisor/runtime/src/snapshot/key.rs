@@ -25,6 +25,11 @@ const OF_OTHERS: u32 = 0o077;
 pub(crate) struct Key([u8; BYTES]);
 
 impl Key {
+    #[cfg(test)]
+    pub(super) fn of_bytes(bytes: [u8; BYTES]) -> Self {
+        Self(bytes)
+    }
+
     /// The seal of these bytes.
     pub(super) fn seal(&self, bytes: &[u8]) -> blake3::Hash {
         blake3::keyed_hash(&self.0, bytes)

@@ -17,7 +17,7 @@ use vmm::directory::Directory;
 use super::fit::Host;
 use super::key::Key;
 use super::manifest::{Described, FileDigest, Files, MANIFEST, Manifest, VERSION};
-use super::{KERNEL, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest};
+use super::{KERNEL, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest, working_set};
 use crate::state::Id;
 use crate::units::date;
 
@@ -214,7 +214,7 @@ fn open_in(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<Directory> {
 }
 
 /// The lock of a directory; `None`: somebody else has it.
-fn lock(directory: &Directory) -> io::Result<Option<File>> {
+pub(super) fn lock(directory: &Directory) -> io::Result<Option<File>> {
     let lock = File::from(directory.as_fd().try_clone_to_owned()?);
     match lock.try_lock() {
         Ok(()) => Ok(Some(lock)),
@@ -249,7 +249,8 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
 }
 
 /// The files of a snapshot, the last to go first: without a manifest a directory is none.
-const OURS: [&str; 6] = [MANIFEST, ".manifest.json", KERNEL, PAGES, TABLE, ORPHANS];
+const OURS: [&str; 8] =
+    [MANIFEST, ".manifest.json", KERNEL, PAGES, TABLE, ORPHANS, working_set::FRESH, working_set::WORKING_SET];
 
 /// Removes the files of a snapshot.
 fn empty(directory: &Directory) -> io::Result<()> {

@@ -133,6 +133,11 @@ impl Manifest {
         serde_json::to_vec(self).map_err(|error| Unfit::Damaged(error.to_string()))
     }
 
+    /// Its digest, by which what is sealed later belongs to it.
+    pub(super) fn digest(&self) -> Result<blake3::Hash, Unfit> {
+        Ok(blake3::hash(&self.canonical()?))
+    }
+
     /// The text of the file.
     pub(super) fn sealed_by(&self, key: &Key) -> Result<Vec<u8>, Unfit> {
         let seal = key.seal(&self.canonical()?).to_hex().to_string();

@@ -1,7 +1,7 @@
 //! Snapshots of sandboxes on disk: made, found by name, checked, removed.
 //!
 //! A snapshot is a directory of four files: [`manifest::MANIFEST`], which says what it is and is sealed by a key, and the
-//! four files of [`vmm::checkpoint::ImageFiles`]. It is there as a whole or not at all, whenever its maker is killed:
+//! four files of [`vmm::checkpoint::ImageFiles`]; its first restore adds [`working_set::WORKING_SET`]. It is there as a whole or not at all, whenever its maker is killed:
 //!
 //! - It is made in a directory beside its place, whose name begins with a dot and whose maker holds a lock on it. Once all
 //!   of it is on the disk, the directory is renamed. A directory in its place that is there already and empty is used as it
@@ -20,6 +20,7 @@ mod manifest;
 mod store;
 #[cfg(test)]
 mod tests;
+mod working_set;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -28,7 +29,8 @@ pub use self::error::{SnapshotError, Unfit};
 pub use self::fit::Host;
 pub use self::making::Making;
 pub use self::manifest::{CpuFeatures, Described, FileDigest, Files, Manifest, MountPoint};
-pub use self::store::{Listed, Opened, Store};
+pub use self::store::{Listed, Opened, Store, WorkingSet};
+pub use self::working_set::{BadWorkingSet, Recording};
 use crate::state::Id;
 
 /// The files of a snapshot beside its manifest.

@@ -13,9 +13,13 @@ use super::fit::Host;
 use super::key::Key;
 use super::making::{self, Making};
 use super::manifest::{FileDigest, LENGTH_MAX, MANIFEST, Manifest};
-use super::{KERNEL, ORPHANS, PAGES, Place, SnapshotError, TABLE, Unfit, digest};
+use super::working_set;
+use super::{BadWorkingSet, KERNEL, ORPHANS, PAGES, Place, Recording, SnapshotError, TABLE, Unfit, digest};
 use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
+
+/// Files whose size is told.
+const FILES: [&str; 5] = [KERNEL, PAGES, TABLE, ORPHANS, working_set::WORKING_SET];
 
 /// The directory of a user's snapshots, with the key by which they are known.
 #[derive(Clone, Debug)]
@@ -32,6 +36,16 @@ pub struct Opened {
     pub manifest: Manifest,
     /// To be read only.
     pub files: ImageFiles,
+    /// The working set that was recorded, or the way to record one, if there is any.
+    pub working_set: WorkingSet,
+}
+
+/// The working set of a snapshot.
+#[derive(Debug)]
+pub enum WorkingSet {
+    Recorded(Vec<u32>),
+    /// There is none, or it is not used for this reason.
+    Missing(Option<BadWorkingSet>, Option<Recording>),
 }
 
 /// A snapshot in a list.
@@ -127,7 +141,13 @@ impl Store {
             Ok((manifest, files))
         };
         let (manifest, files) = open().map_err(|why| why.at(place))?;
-        Ok(Opened { place: place.clone(), manifest, files })
+        let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
+        let working_set = match of.read(&directory) {
+            Ok(Some(pages)) => WorkingSet::Recorded(pages),
+            Ok(None) => WorkingSet::Missing(None, Recording::new(of, directory)),
+            Err(why) => WorkingSet::Missing(Some(why), Recording::new(of, directory)),
+        };
+        Ok(Opened { place: place.clone(), manifest, files, working_set })
     }
 
     /// Checks all of a snapshot, page by page, wherever it can run.
@@ -138,9 +158,19 @@ impl Store {
             let manifest = manifest_in(&directory, &key)?;
             let files = files_in(&directory, &manifest)?;
             files.verify_pages(&manifest.head)?;
+            working_set::Of::new(&manifest, &key)?.read(&directory)?;
             Ok(manifest)
         };
         check().map_err(|why| why.at(place))
+    }
+
+    /// How many pages the recorded working set of a snapshot has; `None`: there is none that counts.
+    pub fn working_set_pages(&self, place: &Place) -> Result<Option<usize>, SnapshotError> {
+        let directory = self.found(place)?;
+        let key = self.key()?;
+        let manifest = manifest_in(&directory, &key).map_err(|why| why.at(place))?;
+        let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
+        Ok(of.read(&directory).ok().flatten().map(|pages| pages.len()))
     }
 
     /// The snapshots of the store, by name.
@@ -155,8 +185,7 @@ impl Store {
         let of = |name: Id| {
             let directory = root.directory(OsStr::new(name.as_str())).ok()?;
             let manifest = manifest_in(&directory, &key).ok();
-            let disk_bytes =
-                [KERNEL, PAGES, TABLE, ORPHANS].iter().map(|name| disk_bytes(&directory, name)).sum();
+            let disk_bytes = FILES.iter().map(|name| disk_bytes(&directory, name)).sum();
             Some(Listed { name: name.as_str().to_owned(), manifest, disk_bytes })
         };
         let mut all: Vec<_> = ids.filter_map(of).collect();
@@ -211,6 +240,13 @@ impl Opened {
     /// Further descriptors of its files, for another process.
     pub fn files(&self) -> io::Result<ImageFiles> {
         self.files.try_clone()
+    }
+
+    /// Has the host read the pages that will be brought first.
+    pub(crate) fn read_ahead(&self) {
+        if let WorkingSet::Recorded(pages) = &self.working_set {
+            self.files.read_ahead(pages);
+        }
     }
 
     /// The bundle that the snapshot's container was made from.

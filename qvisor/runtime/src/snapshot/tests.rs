@@ -338,3 +338,34 @@ fn names_are_those_of_sandboxes() {
     let missing: io::Error = io::ErrorKind::NotFound.into();
     assert!(Unfit::from(missing).to_string().contains("cannot be read"));
 }
+
+#[test]
+fn a_working_set_is_recorded_once_and_goes_with_its_snapshot() {
+    let bench = Bench::new();
+    let place = named("a");
+    let manifest = bench.make(&place).unwrap();
+    let open = || bench.store.open_on(&place, &bench.host).unwrap().working_set;
+    assert!(matches!(open(), WorkingSet::Missing(None, Some(_))));
+    assert_eq!(bench.store.working_set_pages(&place).unwrap(), None);
+    let of = working_set::Of::new(&manifest, &bench.store.key().unwrap()).unwrap();
+    let write = |pages: &[u32]| {
+        of.write(&vmm::directory::Directory::open(&bench.at("a")).unwrap(), pages).unwrap();
+    };
+    write(&[3, 5]);
+    assert!(matches!(open(), WorkingSet::Recorded(pages) if pages == [3, 5]));
+    assert_eq!(bench.store.working_set_pages(&place).unwrap(), Some(2));
+    // Another snapshot's counts as little as a damaged one.
+    bench.make(&named("b")).unwrap();
+    fs::copy(bench.at("a").join("ws"), bench.at("b").join("ws")).unwrap();
+    let other = bench.store.open_on(&named("b"), &bench.host).unwrap().working_set;
+    assert!(matches!(other, WorkingSet::Missing(Some(BadWorkingSet::Sealed), Some(_))));
+    fs::write(bench.at("a").join("ws"), [0; 9]).unwrap();
+    assert!(matches!(open(), WorkingSet::Missing(Some(BadWorkingSet::Sealed), Some(_))));
+    assert_eq!(bench.store.working_set_pages(&place).unwrap(), None);
+    write(&[3]);
+    assert!(matches!(open(), WorkingSet::Recorded(_)));
+    let Place::Named(name) = &place else { unreachable!() };
+    fs::write(bench.at("a").join(".ws"), []).unwrap();
+    bench.store.remove(name).unwrap();
+    assert!(!bench.at("a").exists());
+}

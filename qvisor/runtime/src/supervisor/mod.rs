@@ -226,6 +226,7 @@ impl Supervisor {
             Report::OomKill { container } => progress.readers.tell_of_oom(container),
             Report::Processes { container, lines } => progress.processes = Some((container, text_of(lines))),
             Report::Usage { request, usage } => progress.usage = Some((request, usage)),
+            Report::WorkingSet { frames } => progress.tell_working_set(frames),
             Report::NotTaken { request, why } => self.not_taken(progress, request, &text_of(why)),
             Report::KeptAwake { kept } => progress.tell_what_keeps_awake(kept.as_ref()),
             Report::WokenFor { who } => progress.tell_whom_it_woke_for(&who),

@@ -1,5 +1,6 @@
 //! The supervisor's knowledge of its sandbox: its present and wanted state, and the waiters for it.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,8 @@ pub(super) struct Progress {
     pub failure: Option<String>,
     /// It began asleep, with a snapshot.
     pub is_restored: bool,
+    /// The working set that is recorded goes there.
+    pub working_set: Option<UnixStream>,
     /// The front end may go.
     pub released: bool,
     pub ending: bool,
@@ -102,6 +105,7 @@ impl Progress {
             timer: None,
             failure: None,
             is_restored: false,
+            working_set: None,
             released: false,
             ending: false,
             rest_asked: 0,

@@ -3,9 +3,12 @@
 //! Until then it is *held*, as by `pause`: no signal and nothing that comes for its programs makes it go on. The kernel is told
 //! so once it has opened everything.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use vmm::checkpoint::ImageHead;
+use vmm::process;
 
 use super::Supervisor;
 use super::containers::ContainerId;
@@ -15,14 +18,15 @@ use super::state_machine::{Input, StateMachine};
 use crate::control;
 
 impl Supervisor {
-    /// Has this sandbox begin asleep, with the snapshot that has this head.
-    pub(crate) fn of_a_snapshot(self, head: &ImageHead) -> Self {
+    /// Has this sandbox begin asleep, with the snapshot that has this head. `told`: to whoever takes the working set that it records.
+    pub(crate) fn of_a_snapshot(self, head: &ImageHead, told: Option<OwnedFd>) -> Self {
         self.execs.begin_after(head.last_exec);
         self.coming.begin_after(head.last_container);
         {
             let progress = &mut *self.lock();
             progress.machine = StateMachine::asleep();
             progress.is_restored = true;
+            progress.working_set = told.map(UnixStream::from);
         }
         self
     }
@@ -55,6 +59,14 @@ impl Progress {
     /// Whether it began with a snapshot, and was not started.
     pub(super) fn awaits_start(&self) -> bool {
         self.is_restored && matches!(self.containers.first().stage, Stage::Creating | Stage::Created)
+    }
+
+    /// Passes the working set on that was recorded, to whoever takes it for a stranger's. There is one.
+    pub(super) fn tell_working_set(&mut self, frames: &[u8]) {
+        if let Some(told) = self.working_set.take() {
+            // There is room for it; what there is none for is not waited for.
+            let _ = process::send_now(&told, frames);
+        }
     }
 
     /// The kernel cannot go on with what it has found.
@@ -115,7 +127,7 @@ mod tests {
                 pages: 0,
                 taken_bytes: 0,
             };
-            let supervisor = made.of_a_snapshot(&head);
+            let supervisor = made.of_a_snapshot(&head, None);
             Self { supervisor, events, front: BufReader::new(front) }
         }
 
@@ -212,5 +224,21 @@ mod tests {
         let progress = world.supervisor.lock();
         let said = progress.containers.first().said.clone().unwrap();
         assert_eq!(progress.why_it_did_not_run(said).as_bytes(), why);
+    }
+
+    #[test]
+    fn the_working_set_is_passed_on_once() {
+        use std::io::Read;
+        let world = World::new();
+        let (told, mut other) = UnixStream::pair().unwrap();
+        // Nobody asks for it.
+        world.supervisor.report(&Report::WorkingSet { frames: &[1, 0, 0, 0] });
+        world.supervisor.lock().working_set = Some(told);
+        for frames in [[2, 0, 0, 0], [3, 0, 0, 0]] {
+            world.supervisor.report(&Report::WorkingSet { frames: &frames });
+        }
+        let mut bytes = Vec::new();
+        other.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, [2, 0, 0, 0]);
     }
 }

@@ -56,8 +56,9 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     };
     let early = early();
     let (head, image) = match plan.restore.take() {
-        Some(RestorePlan { head, files: ImageFiles { kernel, pages, table, orphans } }) => {
-            (Some(head), [kernel, pages, table, orphans].map(OwnedFd::from).into())
+        Some(RestorePlan { head, files: ImageFiles { kernel, pages, table, orphans }, told }) => {
+            let files = [kernel, pages, table, orphans].map(OwnedFd::from);
+            (Some(head), files.into_iter().chain(told).collect())
         }
         None => (None, Vec::new()),
     };

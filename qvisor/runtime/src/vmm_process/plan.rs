@@ -62,6 +62,8 @@ pub struct RestorePlan {
     pub head: ImageHead,
     /// To be read only. The VMM keeps them.
     pub files: ImageFiles,
+    /// Where it tells the working set that it records.
+    pub told: Option<OwnedFd>,
 }
 
 /// Bounds of a sandbox without a bundle on the host.

@@ -1,5 +1,6 @@
 //! A VMM process that has left the host: it makes its sandbox, takes orders, and gives up all but listed system calls.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
@@ -50,14 +51,15 @@ impl Jailed<'_> {
             hibernation,
             leash,
             io,
-            beginning,
+            mut beginning,
             device,
             kernel_file,
             ids_are_mapped,
         } = self;
         let FrontEnd { channel, listener, .. } = front_end;
         let hibernation = beginning.home(hibernation)?;
-        let supervisor = supervise(plan, &channel, leash, &events, hibernation, beginning.head())?;
+        let told = beginning.take_told();
+        let supervisor = supervise(plan, &channel, leash, &events, hibernation, beginning.head(), told)?;
         if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
             take_orders(&supervisor, listener, ids_are_mapped)?;
             let seal = jail::seal(plan.platform)?;
@@ -92,6 +94,7 @@ fn supervise(
     events: &Arc<EventQueue>,
     hibernation: Hibernation,
     snapshot: Option<&ImageHead>,
+    told: Option<OwnedFd>,
 ) -> Result<Arc<Supervisor>, VmmError> {
     let (channel, events) = (Arc::clone(channel), Arc::clone(events));
     let supervisor = Supervisor::new(channel, leash, events, hibernation, plan.pause_hibernates)
@@ -100,7 +103,7 @@ fn supervise(
         .of_a_pod(plan.is_pod)
         .with_exec_probe(plan.exec_probe);
     let supervisor = match snapshot {
-        Some(head) => supervisor.of_a_snapshot(head),
+        Some(head) => supervisor.of_a_snapshot(head, told),
         None => supervisor,
     };
     let supervisor = Arc::new(supervisor);

@@ -43,11 +43,12 @@ pub(super) enum Beginning {
 }
 
 impl Beginning {
-    /// With a snapshot, whose files are these; `None`: there are others.
-    pub(super) fn restore(records: BootSpec, head: ImageHead, files: Vec<OwnedFd>) -> Option<Self> {
+    /// With a snapshot, whose files are these, and last where its working set is told; `None`: there are others.
+    pub(super) fn restore(records: BootSpec, head: ImageHead, mut files: Vec<OwnedFd>) -> Option<Self> {
+        let told = (files.len() > 4).then(|| files.pop()).flatten();
         let [kernel, pages, table, orphans] = <[OwnedFd; 4]>::try_from(files).ok()?.map(File::from);
         let files = ImageFiles { kernel, pages, table, orphans };
-        Some(Self::Restore(records, Box::new(RestorePlan { head, files })))
+        Some(Self::Restore(records, Box::new(RestorePlan { head, files, told })))
     }
 
     fn records(&self) -> &BootSpec {
@@ -67,6 +68,14 @@ impl Beginning {
         match self {
             Self::Boot(_) => None,
             Self::Restore(_, plan) => Some(&plan.head),
+        }
+    }
+
+    /// Where the working set is told, once.
+    fn take_told(&mut self) -> Option<OwnedFd> {
+        match self {
+            Self::Boot(_) => None,
+            Self::Restore(_, plan) => plan.told.take(),
         }
     }
 

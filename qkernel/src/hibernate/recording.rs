@@ -1,0 +1,68 @@
+//! Records the working set of a sandbox that goes on from an image: the pages that its programs touch within [`RECORDED_NS`] of the
+//! wake, and no more than [`abi::report::WORKING_SET_MAX_PAGES`] of them. It is told earlier where the work is over earlier: the sandbox
+//! hibernates, or it ends, or the exec'd process does that it was begun for.
+
+use abi::report::Report;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use machine::host;
+use machine::mm::working_set;
+use machine::time;
+
+/// For how long touches are recorded.
+const RECORDED_NS: u64 = 3_000_000_000;
+/// Nothing is to be recorded; the next wake is.
+const OFF: u64 = 0;
+const NEXT: u64 = u64::MAX;
+
+/// Until when touches are recorded (monotonic), or one of the above.
+static UNTIL_NS: AtomicU64 = AtomicU64::new(OFF);
+/// An exec'd process is what the sandbox was begun for.
+static OF_EXEC: AtomicBool = AtomicBool::new(false);
+
+/// This kernel goes on with an image. `wanted`: its next wake is to be recorded, until an exec'd process has ended (true), or not that.
+pub fn prepare(wanted: Option<bool>) {
+    if wanted.is_some() {
+        working_set::record();
+    }
+    OF_EXEC.store(wanted == Some(true), Ordering::SeqCst);
+    UNTIL_NS.store(if wanted.is_some() { NEXT } else { OFF }, Ordering::SeqCst);
+}
+
+/// The sandbox wakes.
+pub(super) fn wake() {
+    let until_ns = time::monotonic_ns().saturating_add(RECORDED_NS);
+    let _ = UNTIL_NS.compare_exchange(NEXT, until_ns, Ordering::SeqCst, Ordering::SeqCst);
+}
+
+/// When an idle CPU has to call [`look`].
+pub(super) fn look_at_ns() -> u64 {
+    match UNTIL_NS.load(Ordering::SeqCst) {
+        OFF => u64::MAX,
+        until_ns => until_ns,
+    }
+}
+
+/// Tells what was recorded, if the time is over. For idle CPUs.
+pub fn look() {
+    if time::monotonic_ns() >= look_at_ns() {
+        finish();
+    }
+}
+
+/// An exec'd process has ended.
+pub fn exec_ended() {
+    if OF_EXEC.load(Ordering::SeqCst) {
+        finish();
+    }
+}
+
+/// Tells what was recorded, if anything was to be and is not told yet.
+pub fn finish() {
+    if matches!(UNTIL_NS.load(Ordering::SeqCst), OFF | NEXT) || UNTIL_NS.swap(OFF, Ordering::SeqCst) == OFF {
+        return;
+    }
+    let frames: Vec<u8> = working_set::recorded().iter().flat_map(|frame| frame.to_ne_bytes()).collect();
+    host::report(&Report::WorkingSet { frames: &frames });
+}

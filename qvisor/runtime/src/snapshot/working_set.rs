@@ -1,0 +1,274 @@
+//! The recorded working set of a snapshot: the pages that the programs of its first restore touched first. Later restores bring them at
+//! once. It is a file beside the manifest with a seal of its own, since it comes to be after the manifest was sealed. The seal covers the
+//! manifest's digest too: the working set of another snapshot is none.
+//!
+//! Its pages are what a VMM says that may have been taken over. Whoever reads them takes them for a wish: a page that is not in the
+//! snapshot, or was brought before, is passed over, and all others are checked as any that is read.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use blake3::Hash;
+use rustix::fs::{self, Access, AtFlags};
+use vmm::directory::Directory;
+use vmm::{footprint, process};
+
+use super::Unfit;
+use super::key::Key;
+use super::making::lock;
+use super::manifest::{MANIFEST, Manifest};
+
+/// The file, and its name while it is written.
+pub(super) const WORKING_SET: &str = "ws";
+pub(super) const FRESH: &str = ".ws";
+
+const KIND: &[u8; 8] = b"DORMWSET";
+const VERSION: u32 = 1;
+/// Bytes before the first page's number, of a number, and of the seal.
+const HEAD_BYTES: usize = 16;
+const NUMBER_BYTES: usize = 4;
+const SEAL_BYTES: usize = blake3::OUT_LEN;
+/// Most pages.
+const PAGES_MAX: usize = abi::report::WORKING_SET_MAX_PAGES;
+const LENGTH_MAX: usize = HEAD_BYTES + PAGES_MAX * NUMBER_BYTES + SEAL_BYTES;
+
+/// Why a working set is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum BadWorkingSet {
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    #[error("its seal is not by this host's key, or is of another snapshot")]
+    Sealed,
+    #[error("it is of a version that this dormouse does not know")]
+    Version,
+    #[error("it has pages that cannot be")]
+    Pages,
+}
+
+/// The snapshot that a working set is of, and the key by which it is known.
+#[derive(Clone)]
+pub(super) struct Of {
+    key: Key,
+    /// The manifest's digest.
+    manifest: Hash,
+    /// Pages have numbers below this.
+    end: u32,
+}
+
+impl Of {
+    pub(super) fn new(manifest: &Manifest, key: &Key) -> Result<Self, Unfit> {
+        Ok(Self { key: key.clone(), manifest: manifest.digest()?, end: manifest.head.pages_end() })
+    }
+
+    fn seal(&self, body: &[u8]) -> Hash {
+        self.key.seal(&[body, self.manifest.as_bytes()].concat())
+    }
+
+    /// The file of these pages, whose numbers ascend.
+    fn encode(&self, pages: &[u32]) -> Vec<u8> {
+        let count = u32::try_from(pages.len()).unwrap_or(u32::MAX);
+        let mut bytes = [&KIND[..], &VERSION.to_le_bytes(), &count.to_le_bytes()].concat();
+        bytes.extend(pages.iter().flat_map(|page| page.to_le_bytes()));
+        let seal = self.seal(&bytes);
+        bytes.extend_from_slice(seal.as_bytes());
+        bytes
+    }
+
+    /// The pages of a file. Nothing of it is looked at before its seal.
+    fn parse(&self, bytes: &[u8]) -> Result<Vec<u32>, BadWorkingSet> {
+        let (body, seal) = bytes.split_last_chunk::<SEAL_BYTES>().ok_or(BadWorkingSet::Sealed)?;
+        // Compared in a time that tells nothing.
+        if self.seal(body) != Hash::from_bytes(*seal) {
+            return Err(BadWorkingSet::Sealed);
+        }
+        let (kind, rest) = body.split_first_chunk().ok_or(BadWorkingSet::Version)?;
+        let (version, rest) = rest.split_first_chunk().ok_or(BadWorkingSet::Version)?;
+        if (kind, u32::from_le_bytes(*version)) != (KIND, VERSION) {
+            return Err(BadWorkingSet::Version);
+        }
+        let (count, rest) = rest.split_first_chunk().ok_or(BadWorkingSet::Pages)?;
+        let (numbers, left) = rest.as_chunks::<NUMBER_BYTES>();
+        let pages: Vec<u32> = numbers.iter().map(|number| u32::from_le_bytes(*number)).collect();
+        let is_whole = left.is_empty() && usize::try_from(u32::from_le_bytes(*count)) == Ok(pages.len());
+        if is_whole && pages.len() <= PAGES_MAX && self.can_be(&pages) {
+            Ok(pages)
+        } else {
+            Err(BadWorkingSet::Pages)
+        }
+    }
+
+    /// Whether these numbers ascend and are those of pages.
+    fn can_be(&self, pages: &[u32]) -> bool {
+        pages.is_sorted_by(|a, b| a < b) && pages.last().is_none_or(|last| *last < self.end)
+    }
+
+    /// The pages in what a VMM has said, which may be anything.
+    fn told(&self, bytes: &[u8]) -> Vec<u32> {
+        let numbers = bytes.as_chunks::<NUMBER_BYTES>().0.iter().take(PAGES_MAX);
+        let mut pages: Vec<u32> = numbers.map(|number| u32::from_le_bytes(*number)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages.retain(|page| *page < self.end);
+        pages
+    }
+
+    /// Reads the working set of the snapshot in a directory; `None`: it has none.
+    pub(super) fn read(&self, directory: &Directory) -> Result<Option<Vec<u32>>, BadWorkingSet> {
+        let file = match directory.file_to_read(WORKING_SET) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut bytes = Vec::with_capacity(LENGTH_MAX + 1);
+        file.take(LENGTH_MAX as u64 + 1).read_to_end(&mut bytes)?;
+        self.parse(&bytes).map(Some)
+    }
+
+    /// Writes the working set of the snapshot in a directory, unless that is being removed, or somebody else writes one.
+    pub(super) fn write(&self, directory: &Directory, pages: &[u32]) -> io::Result<()> {
+        let Some(_lock) = lock(directory)?.filter(|_| directory.has(MANIFEST)) else { return Ok(()) };
+        // Of a writer that was killed.
+        let _ = directory.remove_file(FRESH);
+        let mut file = directory.new_file(FRESH)?;
+        let written = file.write_all(&self.encode(pages)).and_then(|()| file.sync_all());
+        let renamed = written.and_then(|()| directory.rename(FRESH, WORKING_SET));
+        if renamed.is_err() {
+            let _ = directory.remove_file(FRESH);
+        }
+        renamed
+    }
+}
+
+/// A snapshot whose working set is to be recorded.
+pub struct Recording {
+    of: Of,
+    directory: Directory,
+}
+
+impl std::fmt::Debug for Recording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recording").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+impl Recording {
+    /// Of the snapshot in a directory, if files can be made there.
+    pub(super) fn new(of: Of, directory: Directory) -> Option<Self> {
+        let may_write = fs::accessat(&directory, ".", Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+        may_write.then_some(Self { of, directory })
+    }
+
+    /// Starts a process that writes what it is told through the socket that is returned, and ends with that: whoever began the sandbox
+    /// may be gone by then, and the sandbox does not have the key. It is nobody's child here, and has no descriptors but its own.
+    pub(crate) fn start(&self) -> io::Result<OwnedFd> {
+        let (told, teller) = UnixStream::pair()?;
+        let directory = self.directory.try_clone()?;
+        if let Some(between) = process::fork()? {
+            process::reap(between);
+            return Ok(teller.into());
+        }
+        if !matches!(process::fork(), Ok(None)) {
+            process::exit_now(0);
+        }
+        process::set_name(c"dormouse-record");
+        process::leave_session();
+        let _ = self.serve(directory, told);
+        process::exit_now(0)
+    }
+
+    /// Waits for the pages, and writes them. Without them there is nothing to write, and a failure concerns nobody: the next restore
+    /// tries again.
+    #[allow(unsafe_code)]
+    fn serve(&self, directory: Directory, told: UnixStream) -> io::Result<()> {
+        let (directory, path) = directory.into_parts();
+        // SAFETY: this process was just forked; what its parent's values own is not used here any more, and they are never dropped,
+        // since it ends here.
+        let [directory, told] = unsafe { process::keep_only([directory, told.into()]) }?;
+        process::close_streams();
+        std::env::set_current_dir("/")?;
+        footprint::trim();
+        let mut bytes = Vec::new();
+        let most = (PAGES_MAX * NUMBER_BYTES) as u64;
+        UnixStream::from(told).take(most).read_to_end(&mut bytes)?;
+        let pages = self.of.told(&bytes);
+        if pages.is_empty() {
+            return Ok(());
+        }
+        self.of.write(&Directory::of_parts(directory, path), &pages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use testdir::TempDir;
+
+    fn of(key: u8, manifest: &[u8]) -> Of {
+        Of { key: Key::of_bytes([key; 32]), manifest: blake3::hash(manifest), end: 1000 }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let temp = TempDir::new();
+        let directory = Directory::open(temp.path()).unwrap();
+        let of = of(1, b"a");
+        assert!(of.read(&directory).unwrap().is_none());
+        // There is no snapshot.
+        of.write(&directory, &[1]).unwrap();
+        assert!(of.read(&directory).unwrap().is_none());
+        File::create_new(temp.path().join(MANIFEST)).unwrap();
+        for pages in [&[3, 4, 999][..], &[7]] {
+            File::create(temp.path().join(FRESH)).unwrap();
+            of.write(&directory, pages).unwrap();
+            assert_eq!(of.read(&directory).unwrap().unwrap(), pages);
+        }
+        assert!(!directory.has(FRESH));
+    }
+
+    #[test]
+    fn only_this_keys_and_this_snapshots_is_taken() {
+        let good = of(1, b"a").encode(&[3, 4]);
+        assert_eq!(of(1, b"a").parse(&good).unwrap(), [3, 4]);
+        for other in [of(2, b"a"), of(1, b"b")] {
+            assert!(matches!(other.parse(&good), Err(BadWorkingSet::Sealed)));
+        }
+        for at in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            assert!(matches!(of(1, b"a").parse(&bytes), Err(BadWorkingSet::Sealed)), "byte {at}");
+            assert!(matches!(of(1, b"a").parse(&good[..at]), Err(BadWorkingSet::Sealed)), "{at} bytes");
+        }
+    }
+
+    #[test]
+    fn sealed_nonsense_is_refused() {
+        let of = of(1, b"a");
+        let sealed = |body: &[u8]| [body, of.seal(body).as_bytes()].concat();
+        let body = |count: u32, pages: &[u32]| {
+            let head = [&KIND[..], &VERSION.to_le_bytes(), &count.to_le_bytes()].concat();
+            [head, pages.iter().flat_map(|page| page.to_le_bytes()).collect()].concat()
+        };
+        assert_eq!(of.parse(&sealed(&body(2, &[3, 4]))).unwrap(), [3, 4]);
+        let bad = [body(1, &[3, 4]), body(2, &[4, 3]), body(2, &[3, 3]), body(1, &[1000]), body(3, &[3, 4])];
+        for body in &bad {
+            assert!(matches!(of.parse(&sealed(body)), Err(BadWorkingSet::Pages)));
+        }
+        let mut longer = body(1, &[3]);
+        longer.push(0);
+        assert!(matches!(of.parse(&sealed(&longer)), Err(BadWorkingSet::Pages)));
+        for body in [&b""[..], b"DORMWSET", b"DORMWSET\x02\0\0\0\0\0\0\0", b"DORMPAGE\x01\0\0\0\0\0\0\0"] {
+            assert!(matches!(of.parse(&sealed(body)), Err(BadWorkingSet::Version)));
+        }
+    }
+
+    #[test]
+    fn a_vmm_may_say_anything() {
+        let of = of(1, b"a");
+        let bytes = |pages: &[u32]| pages.iter().flat_map(|page| page.to_le_bytes()).collect::<Vec<_>>();
+        assert_eq!(of.told(&bytes(&[9, 3, 9, 1000, u32::MAX])), [3, 9]);
+        assert_eq!(of.told(&[1, 2, 3]), [0; 0]);
+        let many: Vec<u32> = (0..2 * PAGES_MAX as u32).collect();
+        assert!(of.told(&bytes(&many)).len() <= PAGES_MAX);
+    }
+}
