@@ -352,7 +352,11 @@ fn dead(root: &Directory) -> Vec<Dead> {
         }
         // A process that makes a directory holds the guard meanwhile. This one holds it now, so the maker is dead.
         let _ = directory.rename(NEW_LOCK, LOCK);
-        let lock = directory.file(LOCK).ok()?;
+        let Ok(lock) = directory.file(LOCK) else {
+            // Whoever made it had no lock yet, or whoever removes it has none any more. Only an empty one goes.
+            let _ = root.remove_directory(&name);
+            return None;
+        };
         lock.try_lock().ok()?;
         Some(Dead { name, directory, _lock: lock })
     });
