@@ -95,7 +95,7 @@ pub(super) fn make_all(old: &[(u32, Tied)], ports: &[(u16, u16)]) -> core::resul
     let mut placed = Vec::new();
     for number in ended {
         let Some(known) = known(old, number) else { continue };
-        make_ended(&known)
+        make_ended(&known, until_ns)
             .and_then(|made| made.place(number))
             .map_err(|error| failed("replace a connection that has ended", error))?;
         placed.push(number);
@@ -129,12 +129,13 @@ pub(super) fn end_sharing(old: &[(u32, Tied)], placed: &[u32]) {
 }
 
 /// A connection that is lost, which nobody is told as an error any more.
-fn make_ended(known: &Known<'_>) -> Result<Handle> {
+fn make_ended(known: &Known<'_>, until_ns: u64) -> Result<Handle> {
     const SO_ERROR: u32 = 4;
-    const POLLERR: u32 = 8;
+    // An error, or the end where the host has no such connections.
+    const POLLERR_OR_HUP: u32 = 8 | 16;
     let made = host::lost(known.family, known.kind, known.token)?;
-    let until_ns = time::monotonic_ns().saturating_add(PATIENCE_NS);
-    while host::poll_now(&made, 0)? & POLLERR == 0 && time::monotonic_ns() < until_ns {
+    let until_ns = time::monotonic_ns().saturating_add(PATIENCE_NS).min(until_ns);
+    while host::poll_now(&made, 0)? & POLLERR_OR_HUP == 0 && time::monotonic_ns() < until_ns {
         platform::relax();
     }
     socket::option(&made, SOL_SOCKET, SO_ERROR, size_of::<i32>())?;

@@ -9,7 +9,7 @@ use machine::socket as hs;
 
 const SIOCINQ: u32 = 0x541b;
 const SIOCOUTQ: u32 = 0x5411;
-const SIOCATMARK: u32 = 0x8905;
+pub(super) const SIOCATMARK: u32 = 0x8905;
 const SIOCOUTQNSD: u32 = 0x894b;
 
 /// Answers a request; `ENOTTY` for those that are not the family's. `unread`: bytes before those that the host has.

@@ -175,6 +175,8 @@ impl InetSocket {
     /// The connection begins to be made: what goes on over it is watched.
     fn begins_to_connect(&self, address: &[u8]) {
         self.note_peer(Some(address));
+        // What ended before was another connection.
+        self.ended.store(0, Ordering::Relaxed);
         if self.is_stream()
             && self.talk.get().is_none()
             && let Some(talk) = Talk::made(&self.readiness, address)
@@ -445,6 +447,9 @@ impl Socket for InetSocket {
         let is_beside = how.flags.intersects(BESIDE);
         let _reader = self.unread.reader();
         let is_unread = !is_beside && !self.unread.is_empty();
+        if is_unread && buf.is_empty() {
+            return Ok(Received::default());
+        }
         if how.wait && !ended && !is_beside && !is_unread && !self.may(Direction::Receive) {
             return Err(Errno::EAGAIN);
         }

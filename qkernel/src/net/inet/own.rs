@@ -22,6 +22,7 @@ use machine::sched::wait::PollEvents;
 use machine::socket as hs;
 use machine::time;
 
+use super::ioctl::SIOCATMARK;
 use super::unread::Pieces;
 use super::{ENDED_READS, ENDED_WRITES, IPPROTO_TCP, InetSocket};
 
@@ -154,7 +155,8 @@ fn keep(one: &Side<'_>, other: &Side<'_>, budget: &mut Budget) -> Result<()> {
 /// Whether there is urgent data, whose place among the others would be lost.
 fn has_urgent(socket: &InetSocket) -> Result<bool> {
     let found = host::poll_now(&socket.handle, PollEvents::PRI.bits())?;
-    Ok(PollEvents::from_bits_truncate(found).intersects(PollEvents::PRI))
+    let is_there = PollEvents::from_bits_truncate(found).intersects(PollEvents::PRI);
+    Ok(is_there || query(socket, SIOCATMARK)? != 0)
 }
 
 fn query(socket: &InetSocket, request: u32) -> Result<usize> {
@@ -214,7 +216,8 @@ fn take_arrived(to: &InetSocket, kept: &mut Pieces, budget: &mut Budget) -> Resu
             return Err(Errno::ENOBUFS);
         }
     }
-    Ok(())
+    // At a mark the host says that nothing has arrived, whatever lies behind it.
+    if has_urgent(to)? { Err(Errno::EBUSY) } else { Ok(()) }
 }
 
 /// Waits for bytes, or for what says that there are none, for as long as the budget lasts.
@@ -248,7 +251,8 @@ fn nudge(from: &InetSocket, to: &InetSocket) {
     let (on, off) = (1_i32.to_ne_bytes(), 0_i32.to_ne_bytes());
     let _ = hs::set_option(&to.handle, IPPROTO_TCP, TCP_QUICKACK, &on);
     let is_off = hs::option(&from.handle, IPPROTO_TCP, TCP_NODELAY, 4).is_ok_and(|value| value == off);
-    if is_off && hs::set_option(&from.handle, IPPROTO_TCP, TCP_NODELAY, &on).is_ok() {
+    // Set once more it pushes as well.
+    if hs::set_option(&from.handle, IPPROTO_TCP, TCP_NODELAY, &on).is_ok() && is_off {
         let _ = hs::set_option(&from.handle, IPPROTO_TCP, TCP_NODELAY, &off);
     }
 }
