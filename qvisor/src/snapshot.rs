@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use runtime::container::{self, Attended, CheckpointOptions, CreateOptions, Taken};
-use runtime::front::DoError;
+use runtime::container::{self, Attended, CheckpointOptions, CreateOptions, Surroundings, Taken};
+use runtime::front::{self, DoError, FromOptions};
 use runtime::preserved::Preserved;
 use runtime::settings::{Asked, NodeConfig};
-use runtime::snapshot::{self, Manifest, Place, Store};
+use runtime::snapshot::{self, Manifest, Opened, SnapshotError, Store, Unfit};
 use runtime::state::{Id, Root};
 use serde_json::json;
 use vmm::checkpoint::ImageTerms;
@@ -37,13 +37,16 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
         terms: ImageTerms {
             leave_running: args.leave_running,
             refuses_connections: args.established == Established::Refuse,
+            ..ImageTerms::default()
         },
         progress: std::io::stderr().is_terminal().then_some(&show_progress),
     };
-    let Taken { manifest, image } = container::checkpoint(root, &id, &options)?;
+    let Taken { manifest, image, layer_us } = container::checkpoint(root, &id, &options)?;
     let total_us = micros(since.elapsed());
     if args.json {
-        let object = json!({ "snapshot": shown, "total_us": total_us, "image": image, "manifest": manifest });
+        let object = json!({
+            "snapshot": shown, "total_us": total_us, "layer_us": layer_us, "image": image, "manifest": manifest,
+        });
         return say(&(serde_json::to_string_pretty(&object)? + "\n"));
     }
     let [total, pause, kernel, pages] =
@@ -51,6 +54,10 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
     let mut text = format!("{}: snapshot {shown} made in {total} ms\n", args.id);
     writeln!(text, "written  {} pages, {} bytes of the kernel's", image.head.pages, image.head.taken_bytes)?;
     writeln!(text, "times    pause {pause} ms, kernel {kernel} ms, pages {pages} ms")?;
+    if let (Some(layer), Some(layer_us)) = (&manifest.files.layer, layer_us) {
+        let copied = millis(layer_us);
+        writeln!(text, "files    {} changed, {} bytes, copied in {copied} ms", layer.files, layer.bytes)?;
+    }
     say(&text)
 }
 
@@ -75,6 +82,9 @@ pub fn restore(
     let node = NodeConfig::load(config)?;
     let place = place(args.image_path, args.snapshot.as_deref().unwrap_or(&args.id))?;
     let opened = Store::of_user(&node)?.open(&place)?;
+    if opened.manifest.container.command.is_some() {
+        return Err(SnapshotError::Unfit { place, why: Unfit::OfCommand }.into());
+    }
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let options = CreateOptions {
         asked,
@@ -105,7 +115,31 @@ pub fn run_clone(
     args: DoArgs,
 ) -> Result<u8, Failure> {
     let node = NodeConfig::load(config)?;
-    let opened = Store::of_user(&node)?.open(&Place::named(name)?)?;
+    let store = Store::of_user(&node)?;
+    // No name begins with a slash.
+    let directory = name.starts_with('/').then(|| PathBuf::from(name));
+    let opened = store.open(&place(directory, name)?)?;
+    check_command(&args)?;
+    let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let command = |root: &Root, id: &Id| {
+        let exec = ExecArgs {
+            id: id.as_str().to_owned(),
+            command: args.command.clone(),
+            env: args.env.clone(),
+            cwd: args.cwd.clone(),
+            tty: terminal,
+            ..ExecArgs::default()
+        };
+        exec::run_in(root, exec, Preserved::default())
+    };
+    let has_command = !args.command.is_empty();
+    if opened.manifest.container.command.is_some() {
+        let options = from_options(&args, opened)?;
+        let result = front::run_from(root, options, has_command.then_some(&command as _), warn);
+        // What was to be removed meanwhile is not used here any more.
+        store.sweep();
+        return result;
+    }
     let options = CreateOptions {
         asked: Asked {
             userns: args.userns.into(),
@@ -128,6 +162,12 @@ pub fn run_clone(
         warn,
     };
     let layers = Root::default_layers()?;
+    let attended = if has_command { Attended::Further(&command) } else { Attended::First };
+    container::run_clone(options, &layers, args.disk, &attended, warn)
+}
+
+/// Refuses options about a command where there is none, and such as no command can have.
+fn check_command(args: &DoArgs) -> Result<(), Failure> {
     if args.command.is_empty() && (args.tty || args.cwd.is_some() || !args.env.is_empty()) {
         return Err(
             "cannot use --tty, --cwd or --env with --from alone: they are about a command; add one".into()
@@ -139,20 +179,23 @@ pub fn run_clone(
     if let Some(path) = args.cwd.as_ref().filter(|path| !path.is_absolute()) {
         return Err(DoError::RelativeCwd { path: path.clone() }.into());
     }
-    let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let command = |root: &Root, id: &Id| {
-        let exec = ExecArgs {
-            id: id.as_str().to_owned(),
-            command: args.command.clone(),
-            env: args.env.clone(),
-            cwd: args.cwd.clone(),
-            tty: terminal,
-            ..ExecArgs::default()
-        };
-        exec::run_in(root, exec, Preserved::default())
-    };
-    let attended = if args.command.is_empty() { Attended::First } else { Attended::Further(&command) };
-    container::run_clone(options, &layers, args.disk, &attended, warn)
+    Ok(())
+}
+
+/// The options of `do --from` for a snapshot of a sandbox of `do`.
+fn from_options(args: &DoArgs, opened: Opened) -> Result<FromOptions, Failure> {
+    let Surroundings { accepts_changed, ports } = args.origin.surroundings();
+    Ok(FromOptions {
+        id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
+        opened: Arc::new(opened),
+        disk_bytes: args.disk,
+        userns: args.userns.into(),
+        hibernation: args.hibernation.wishes()?,
+        accepts_changed,
+        ports,
+        log_level: log::level_of_sandboxes(),
+        has_command: !args.command.is_empty(),
+    })
 }
 
 pub fn run(config: Option<&Path>, command: SnapshotCommand) -> Result<u8, Failure> {

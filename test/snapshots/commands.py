@@ -17,11 +17,10 @@ LAYERS = Path(os.environ.get("DORMOUSE_LAYERS") or "/var/lib/dormouse")
 # Says who it is, and answers lines; `quit` ends it.
 FIRST = """
 read nonce </proc/sys/kernel/random/uuid
-n=0
 echo begun
+n=0; while :; do n=$((n + 1)); echo "$nonce $n" >/memory/now; sleep 0.05; done &
 while :; do
-    if read word; then echo "$nonce $n $word"; [ "$word" != quit ] || exit 5; fi
-    n=$((n + 1)); echo "$nonce $n" >/memory/now; sleep 0.05
+    if read word; then echo "$nonce 0 $word"; [ "$word" != quit ] || exit 5; else sleep 0.1; fi
 done
 """
 KILLS = 12

@@ -1,5 +1,7 @@
 //! Orders to a running sandbox: JSON lines over its control socket, and over the channel of its front end.
 
+mod imaging;
+
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +12,7 @@ use abi::report::UsageFigures;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
-use vmm::checkpoint::{ImageFiles, ImageTaken, ImageTerms};
+use vmm::checkpoint::ImageTaken;
 use vmm::directory::Directory;
 use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
 use vmm::hibernate::stats::Stats;
@@ -21,6 +23,7 @@ use vmm::jail::PROOF_USER;
 use vmm::limits::ContainerLimits;
 use vmm::{descriptor_passing, process};
 
+pub use self::imaging::{Imaged, ImagingError, checkpoint};
 use crate::status::{SandboxState, Status};
 
 /// Name of the socket in a sandbox's state directory.
@@ -41,8 +44,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const START_PATIENCE: Duration = Duration::from_secs(70);
 /// How long its memory may take to be written or read.
 const HIBERNATE_PATIENCE: Duration = Duration::from_secs(330);
-/// How long it may take to hibernate and then to be written.
-const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(660);
 
 /// The orders that a sandbox takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,12 +93,15 @@ pub enum Order {
     /// The sandbox is written to four files that come with the line, which are empty: its kernel's memory, its pages, the table of these,
     /// and the content of files without a name. Answered
     /// once they are written. Then the sandbox ends as if it were killed, or (`leave_running`) is as it was before. Refused
-    /// while there are connections, if `refuses_connections`.
+    /// while there are connections, if `refuses_connections`. With `leave_running` and `copies_files` an empty answer comes before,
+    /// upon which the asker has the time to copy the sandbox's files; it says [`KEPT`] once it has, and the sandbox may go on.
     Checkpoint {
         #[serde(default)]
         leave_running: bool,
         #[serde(default)]
         refuses_connections: bool,
+        #[serde(default)]
+        copies_files: bool,
     },
     /// The front end has done its part of a container's creation.
     Proceed,
@@ -347,45 +351,6 @@ pub fn events(sandbox: &Directory, oom_only: bool) -> io::Result<UnixStream> {
     let stream = connect(sandbox)?;
     send(&stream, &Order::Events { oom_only })?;
     Ok(stream)
-}
-
-/// Has the sandbox whose directory this is written to files, which are empty and open to write. Its container is the only one in it.
-pub fn checkpoint(sandbox: &Directory, files: &ImageFiles, terms: ImageTerms) -> Result<Imaged, OrderError> {
-    let stream = connect(sandbox)?;
-    let ImageFiles { kernel, pages, table, orphans } = files;
-    let descriptors = [kernel.as_fd(), pages.as_fd(), table.as_fd(), orphans.as_fd()];
-    let ImageTerms { leave_running, refuses_connections } = terms;
-    ask(&stream, Order::Checkpoint { leave_running, refuses_connections }, &[], &descriptors)?;
-    match answer(&stream, Instant::now() + CHECKPOINT_PATIENCE)?.figures {
-        Some(Figures::Checkpoint(image)) => {
-            Ok(Imaged { image: *image, ends: (!leave_running).then_some(stream) })
-        }
-        _ => Err(OrderError::Ended),
-    }
-}
-
-/// A sandbox that has been written to files. One that is to end stands still until [`Imaged::kept`], and goes on if this is dropped.
-#[derive(Debug)]
-pub struct Imaged {
-    pub image: ImageTaken,
-    ends: Option<UnixStream>,
-}
-
-impl Imaged {
-    /// The files are safe: the sandbox ends, if it is to. An error says that it goes on.
-    pub fn kept(self) -> Result<ImageTaken, OrderError> {
-        let Some(stream) = &self.ends else { return Ok(self.image) };
-        // One that has ended meanwhile does not hear it.
-        let _ = (&mut &*stream).write_all(KEPT);
-        match answer(stream, Instant::now() + START_PATIENCE) {
-            Err(OrderError::Ended) => Ok(self.image),
-            Err(OrderError::Connection(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
-                Ok(self.image)
-            }
-            Err(error) => Err(error),
-            Ok(_) => Err(OrderError::Refused("it does not end".into())),
-        }
-    }
 }
 
 /// The line that comes until the deadline, all of it; or what came before the end of the stream.

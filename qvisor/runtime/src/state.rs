@@ -17,7 +17,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use vmm::directory::Directory;
@@ -43,8 +44,12 @@ const PROCESS: &str = "process";
 const LIMITS: &str = "limits.json";
 const LIMITS_LOCK: &str = "limits.lock";
 const START_LOCK: &str = "start.lock";
+/// How often the lock of a VMM that ends is looked at.
+const ENDING_STEP: Duration = Duration::from_millis(2);
 /// A file that only a container's directory has: such a directory stays until it is deleted.
 const RECORD: &str = "container.json";
+/// All that a snapshot must say of a sandbox of `dormouse do`.
+const COMMAND: &str = "command.json";
 
 /// A directory that holds one directory a sandbox.
 #[derive(Clone, Debug)]
@@ -177,6 +182,11 @@ impl Root {
         serde_json::from_slice(&self.sandbox(id).ok()?.read(RECORD).ok()?).ok()
     }
 
+    /// The record of a sandbox of `dormouse do`.
+    pub fn command<T: serde::de::DeserializeOwned>(&self, id: &Id) -> Option<T> {
+        serde_json::from_slice(&self.sandbox(id).ok()?.read(COMMAND).ok()?).ok()
+    }
+
     /// Whether it is a container's, made from a bundle.
     #[must_use]
     pub fn is_container(&self, id: &Id) -> bool {
@@ -305,6 +315,11 @@ impl Claim {
         self.directory.write(RECORD, &serde_json::to_vec(record)?)
     }
 
+    /// Writes the record of a sandbox of `dormouse do`.
+    pub fn write_command(&self, record: &impl Serialize) -> io::Result<()> {
+        self.directory.write(COMMAND, &serde_json::to_vec(record)?)
+    }
+
     /// Writes the boot records of its first process, for processes that `exec` adds later.
     pub fn write_process(&self, records: &[u8]) -> io::Result<()> {
         self.directory.write(PROCESS, records)
@@ -374,7 +389,8 @@ fn read_until(sandbox: &Directory, deadline: Instant) -> Option<Seen> {
     }
     let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
     let stopped = || OciState { status: Status::Stopped, pid: 0, ..state.clone() };
-    if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() {
+    let lock = sandbox.file(LOCK).ok()?;
+    if lock.try_lock_shared().is_ok() {
         return Some(Seen::known(stopped()));
     }
     if state.status == Status::Creating {
@@ -382,10 +398,21 @@ fn read_until(sandbox: &Directory, deadline: Instant) -> Option<Seen> {
     }
     match control::order_until(sandbox, Order::State, deadline) {
         Ok(answer) => Some(Seen::known(state.with(answer))),
-        // It ended just now.
-        Err(_) if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() => Some(Seen::known(stopped())),
+        Err(error) if ends(&lock, &error, deadline) => Some(Seen::known(stopped())),
         Err(error) => Some(Seen { is_silent: is_silence(&error), state }),
     }
+}
+
+/// Whether a VMM that did not answer has ended by the deadline. The host closes its socket some time before it lets go of its lock, and the
+/// state that was written is of the container's beginning.
+fn ends(lock: &File, error: &OrderError, deadline: Instant) -> bool {
+    while lock.try_lock_shared().is_err() {
+        if matches!(error, OrderError::Refused(_)) || Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(ENDING_STEP);
+    }
+    true
 }
 
 /// Whether it is there and does not answer; one that ends, or says no, is not silent.
@@ -487,6 +514,23 @@ mod tests {
         claim.remove().unwrap();
         assert!(root.state(&id).is_err());
         assert!(root.claim(&id).is_ok());
+    }
+
+    #[test]
+    fn a_container_whose_vmm_ends_is_stopped() {
+        let dir = TempDir::new();
+        let (root, id) = (Root::new(dir.path().to_owned()), Id::new("one").unwrap());
+        let claim = root.claim(&id).unwrap();
+        fs::write(claim.path().join(RECORD), "{}").unwrap();
+        claim.write_state(&OciState { status: Status::Created, ..state(&id) }).unwrap();
+        // Nobody listens at its socket any more, and its lock is held for some time yet.
+        drop(std::os::unix::net::UnixListener::bind(claim.path().join(control::SOCKET)).unwrap());
+        let ending = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            drop(claim);
+        });
+        assert_eq!(root.state(&id).unwrap().status, Status::Stopped);
+        ending.join().unwrap();
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub struct ImageTerms {
     pub leave_running: bool,
     /// None is taken while there are connections, which whoever begins with it would not have.
     pub refuses_connections: bool,
+    /// Whoever asks copies the sandbox's files, too: nothing of it runs until that is done.
+    pub copies_files: bool,
 }
 
 /// The files of an image that is asked for.

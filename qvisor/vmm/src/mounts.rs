@@ -6,14 +6,15 @@
 //! layer; those the host's kernel makes up (`proc`, `sysfs`, …) are left to the sandbox's kernel.
 
 mod lower;
+mod overlay;
 mod table;
 
 use std::ffi::{CStr, CString, OsStr};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, MOUNT_VOLUME};
@@ -21,8 +22,10 @@ use abi::mount::{HostKind, Mount};
 
 use crate::directory::Directory;
 use crate::host_paths::HostPaths;
-use crate::jail::{IdMap, Propagation, cover};
+use crate::jail::{IdMap, Propagation};
 
+use overlay::Layers;
+pub use overlay::{Beginning, Changes, Fill, LayerView, LowerDirectory, path_of, text_of, views_of};
 pub use table::{MountBelow, mounts_below};
 use table::{Mounted, mount_id, mounted, worth_showing};
 
@@ -32,10 +35,6 @@ const VIRTUAL: &[&str] = &["/proc", "/sys", "/dev"];
 /// Largest file that is copied when a directory cannot be overlaid.
 const COPIED_MAX: u64 = 1 << 20;
 
-/// `fsconfig(2)` and `fsmount(2)` numbers that `libc` does not name.
-const FSCONFIG_SET_FLAG: u32 = 0;
-const FSCONFIG_SET_STRING: u32 = 1;
-const FSCONFIG_CMD_CREATE: u32 = 6;
 const AT_RECURSIVE: i64 = 0x8000;
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NOSUID: u64 = 2;
@@ -54,6 +53,11 @@ pub enum MountError {
          than root), and a disk for layers (DORMOUSE_LAYERS)"
     )]
     Overlay { path: PathBuf, source: io::Error },
+    #[error(
+        "cannot show the changes to {} with which the sandbox begins: the host has no directory there that can be written over",
+        path.display()
+    )]
+    Changes { path: PathBuf },
     #[error("cannot mount volume {path}: {source}; pass an existing file or directory with --volume")]
     Volume { path: PathBuf, source: io::Error },
     #[error("cannot mount {path}: {source}; correct the source of this mount in config.json")]
@@ -102,11 +106,13 @@ pub fn layer(_: &HostPaths, path: &Path) -> Result<Directory, MountError> {
 }
 
 /// Makes the views of `root` and of the mounts below it, the root first, parents before children, with the sandbox's changes in
-/// `layer`. With an id mapping every view is shown through it, or none is; no path leads to `layer` then.
+/// `layer`, which begins with those of `beginning`. With an id mapping every view is shown through it, or none is; no path leads to
+/// `layer` then.
 pub fn copy_on_write(
     _: &HostPaths,
     root: &Path,
     layer: &Directory,
+    beginning: Option<Beginning<'_>>,
     id_map: Option<IdMap<'_>>,
 ) -> Result<Vec<OpenMount>, MountError> {
     let unusable = |source| MountError::Root { path: root.to_owned(), source };
@@ -115,7 +121,7 @@ pub fn copy_on_write(
     let mut composer = Composer {
         root: root.clone(),
         points: found.keys().cloned().collect(),
-        layers: Layers { dir: layer.path_by_descriptor(), directory: layer, next: 0, options: 0, id_map },
+        layers: Layers::new(layer, beginning, id_map),
         views: Vec::new(),
     };
     composer.show(&root)?;
@@ -129,6 +135,8 @@ pub fn copy_on_write(
             }
         }
     }
+    composer.layers.check_all_begun()?;
+    composer.layers.write_views()?;
     composer.views.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(composer.views)
 }
@@ -140,17 +148,9 @@ pub fn copy_on_write_root(
     layer: &Directory,
     id_map: Option<IdMap<'_>>,
 ) -> Result<OpenTree, MountError> {
-    let unusable = |source| MountError::Root { path: root.to_owned(), source };
-    let mapped = id_map.map(|id_map| clone_tree(root, false, Some(id_map))).transpose();
-    let mapped = mapped.map_err(|source| MountError::Unmapped { path: root.to_owned(), source })?;
-    let lower = mapped.map_or_else(|| open_directory(root), Ok).map_err(unusable)?;
-    let mut layers =
-        Layers { dir: layer.path_by_descriptor(), directory: layer, next: 0, options: 0, id_map };
-    match (overlay(lower.as_fd(), root, &mut layers), id_map) {
-        (Err(error), Some(_)) => {
-            Err(MountError::Unmapped { path: root.to_owned(), source: io::Error::other(error) })
-        }
-        (Err(error), None) => match mounts_below(host, root).first() {
+    let made = Layers::new(layer, None, id_map).overlay_of(root, Path::new("/"));
+    match (made, id_map) {
+        (Err(error @ MountError::Overlay { .. }), None) => match mounts_below(host, root).first() {
             // In a user namespace the host refuses it then.
             Some(below) => {
                 let source =
@@ -184,7 +184,10 @@ impl Composer<'_> {
         self.views.push(view(files, path, if read_only { MOUNT_READ_ONLY | MOUNT_SHARED } else { 0 }));
     }
 
-    fn push_overlay(&mut self, fd: OwnedFd, path: &Path, lower: Option<OwnedFd>) {
+    fn push_overlay(&mut self, fd: OwnedFd, path: &Path) {
+        // By the directory itself, one would come to what is mounted below it.
+        let is_fresh = self.layers.is_fresh(&self.inside(path));
+        let lower = is_fresh.then(|| clone_tree(path, true, self.layers.id_map).ok()).flatten();
         let lower =
             lower.filter(|lower| lower::is_shown_as_it_is(lower.as_fd(), fd.as_fd(), &self.layers.dir));
         self.push(OpenTree { fd, lower }, path, false);
@@ -206,34 +209,26 @@ impl Composer<'_> {
     /// Shows a directory as an overlay, or piece by piece: in a user namespace the host's kernel refuses overlays over
     /// directories that hold mounts.
     fn show(&mut self, path: &Path) -> Result<(), MountError> {
-        let lower =
-            open_directory(path).map_err(|source| MountError::Root { path: path.to_owned(), source })?;
-        if let Some(id_map) = self.layers.id_map {
-            let unmapped = |source| MountError::Unmapped { path: path.to_owned(), source };
-            let mapped = clone_tree(path, false, Some(id_map)).map_err(unmapped)?;
-            let fd = overlay(mapped.as_fd(), path, &mut self.layers)
-                .map_err(|error| unmapped(io::Error::other(error)))?;
-            self.push_overlay(fd, path, clone_tree(path, true, Some(id_map)).ok());
-            return Ok(());
-        }
-        match overlay(lower.as_fd(), path, &mut self.layers) {
-            // By the directory itself, one would come to what is mounted below it.
-            Ok(fd) => self.push_overlay(fd, path, clone_tree(path, true, None).ok()),
-            Err(error) => {
+        match self.layers.overlay_of(path, &self.inside(path)) {
+            Ok(fd) => self.push_overlay(fd, path),
+            Err(error @ MountError::Overlay { .. }) => {
                 if !self.points.iter().any(|point| point != path && point.starts_with(path)) {
                     return Err(error);
                 }
-                self.show_pieces(path, lower.as_fd())?;
+                self.show_pieces(path)?;
             }
+            Err(error) => return Err(error),
         }
         Ok(())
     }
 
     /// A directory of the sandbox's own with the same entries: links and small files are copied, directories are shown
     /// as views of their own.
-    fn show_pieces(&mut self, path: &Path, lower: BorrowedFd<'_>) -> Result<(), MountError> {
+    fn show_pieces(&mut self, path: &Path) -> Result<(), MountError> {
         let failed = |source| MountError::Layer { path: path.to_owned(), source };
-        let (copy, _) = self.layers.make(lower).map_err(failed)?;
+        let lower = open_directory(path).map_err(failed)?;
+        let (copy, _) = self.layers.make(lower.as_fd()).map_err(failed)?;
+        self.layers.note(&self.inside(path), &copy, false, &[]);
         self.push(open_directory(&copy).map_err(failed)?.into(), path, false);
         for entry in fs::read_dir(path).map_err(failed)?.flatten() {
             let (from, to) = (entry.path(), copy.join(entry.file_name()));
@@ -351,116 +346,6 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
 /// Names a directory.
 pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     open_with(path, libc::O_DIRECTORY)
-}
-
-/// Fresh directories for the upper sides of overlays.
-struct Layers<'a> {
-    directory: &'a Directory,
-    /// The path leads by the descriptor, so that files are opened in the directory that was checked.
-    dir: PathBuf,
-    next: u32,
-    /// The first of [`OPTIONS`] that this host may take.
-    options: usize,
-    id_map: Option<IdMap<'a>>,
-}
-
-impl Layers<'_> {
-    fn make(&mut self, like: BorrowedFd<'_>) -> io::Result<(PathBuf, PathBuf)> {
-        let mut builder = DirBuilder::new();
-        builder.mode(0o700);
-        let (upper, work) = loop {
-            let at = self.next;
-            self.next += 1;
-            let upper = self.dir.join(format!("upper{at}"));
-            match builder.create(&upper) {
-                // From a first attempt, with ids mapped.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                result => break result.map(|()| (upper, self.dir.join(format!("work{at}"))))?,
-            }
-        };
-        builder.create(&work)?;
-        // The root of the view has the upper directory's attributes, so they must be the host's; `like` shows them as the
-        // sandbox is to see them, mapped or not.
-        let found = File::from(like.try_clone_to_owned()?).metadata()?;
-        let _ = std::os::unix::fs::chown(&upper, Some(uid_of(&found)), Some(gid_of(&found)));
-        fs::set_permissions(&upper, found.permissions())?;
-        Ok((upper, work))
-    }
-}
-
-fn uid_of(metadata: &fs::Metadata) -> u32 {
-    std::os::unix::fs::MetadataExt::uid(metadata)
-}
-
-fn gid_of(metadata: &fs::Metadata) -> u32 {
-    std::os::unix::fs::MetadataExt::gid(metadata)
-}
-
-/// Options to try, best first. `volatile`: a layer that is removed at the end need not be synced. `redirect_dir`:
-/// renaming a directory of the host's works. `userxattr`: needed in a user namespace.
-const OPTIONS: &[&[(&CStr, Option<&CStr>)]] = &[
-    &[
-        (c"volatile", None),
-        (c"redirect_dir", Some(c"on")),
-        (c"index", Some(c"off")),
-        (c"metacopy", Some(c"off")),
-    ],
-    &[(c"volatile", None), (c"userxattr", None)],
-    &[(c"userxattr", None)],
-];
-
-fn overlay(lower: BorrowedFd<'_>, path: &Path, layers: &mut Layers) -> Result<OwnedFd, MountError> {
-    let mut last = io::Error::from_raw_os_error(libc::EINVAL);
-    let first = layers.options;
-    for (at, options) in OPTIONS.iter().enumerate().skip(first) {
-        // Fresh directories each time: a work directory remembers the options it was used with.
-        let made = layers.make(lower);
-        let failed = |source| MountError::Layer { path: layers.directory.path().to_owned(), source };
-        let (upper, work) = made.map_err(failed)?;
-        if layers.id_map.is_some() && at == first {
-            // Older kernels refuse overlays over detached mounts. What lies under this one is reached by the descriptor still.
-            let place = c_path(&layers.dir.join(".")).map_err(failed)?;
-            cover(lower, &place).map_err(failed)?;
-        }
-        match try_overlay(lower, &upper, &work, options) {
-            Ok(fd) => {
-                layers.options = at;
-                return Ok(fd);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(MountError::Overlay { path: path.to_owned(), source: last })
-}
-
-fn try_overlay(
-    lower: BorrowedFd<'_>,
-    upper: &Path,
-    work: &Path,
-    options: &[(&CStr, Option<&CStr>)],
-) -> io::Result<OwnedFd> {
-    let context = system_call([libc::SYS_fsopen, c"overlay".as_ptr() as i64, 1, 0, 0, 0])?;
-    // Relative to the working directory, so that no character of the path has a meaning to overlayfs.
-    // SAFETY: integers only.
-    if unsafe { libc::fchdir(lower.as_raw_fd()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let set = |key: &CStr, value: Option<&CStr>| {
-        let kind = if value.is_some() { FSCONFIG_SET_STRING } else { FSCONFIG_SET_FLAG };
-        let value = value.map_or(0, |value| value.as_ptr() as i64);
-        let fd = i64::from(context.as_raw_fd());
-        call([libc::SYS_fsconfig, fd, i64::from(kind), key.as_ptr() as i64, value, 0])
-    };
-    set(c"lowerdir", Some(c"."))?;
-    set(c"upperdir", Some(&c_path(upper)?))?;
-    set(c"workdir", Some(&c_path(work)?))?;
-    for (key, value) in options {
-        set(key, *value)?;
-    }
-    let fd = i64::from(context.as_raw_fd());
-    call([libc::SYS_fsconfig, fd, i64::from(FSCONFIG_CMD_CREATE), 0, 0, 0])?;
-    let attributes = (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).cast_signed();
-    system_call([libc::SYS_fsmount, fd, 1, attributes, 0, 0])
 }
 
 /// A detached copy of the mount at `path`, with `path` as its root, whose ids are mapped if asked for.

@@ -12,7 +12,7 @@ import uuid
 
 
 def topic_of(name):
-    for module in ("topics_tasks", "topics_files", "topics_ipc", "topics_sockets", "topics_pairs"):
+    for module in ("topics_tasks", "topics_files", "topics_ipc", "topics_sockets", "topics_pairs", "topics_host", "topics_odd"):
         found = getattr(importlib.import_module(module), name, None)
         if found:
             return found

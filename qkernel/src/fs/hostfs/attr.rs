@@ -96,6 +96,11 @@ pub fn to_stat(host: &HostStat) -> Stat {
 }
 
 impl HostInode {
+    /// The node's attributes in the VFS's words.
+    pub(super) fn shown(&self, host: &HostStat) -> Stat {
+        Stat { ino: self.identity.known(host.ino), ..to_stat(host) }
+    }
+
     /// The attributes; `open` is a handle of the node, if the caller has one.
     pub fn host_stat(&self, open: Option<&Handle>) -> Result<HostStat> {
         let mapped = self.is_mapped_writable();

@@ -8,7 +8,7 @@ use core::any::Any;
 use crate::fs::file::position::{append_position, limit_write, seek_in_file};
 use crate::fs::file::{At, File, FileOps, OpenFlags, Way, Whence};
 use crate::fs::hostfs::attr::read_sized;
-use crate::fs::hostfs::{HostInode, attr, with_room};
+use crate::fs::hostfs::{HostInode, with_room};
 use crate::fs::inode::Stat;
 use crate::fs::inode::{AttrChange, Inode, S_IFREG};
 use machine::errno::{Errno, Result};
@@ -228,7 +228,7 @@ impl FileOps for HostFile {
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {
-        self.inode.host_stat(Some(&self.handle)).map(|stat| attr::to_stat(&stat))
+        self.inode.host_stat(Some(&self.handle)).map(|stat| self.inode.shown(&stat))
     }
 
     fn truncate(&self, _file: &File, size: u64) -> Result<()> {

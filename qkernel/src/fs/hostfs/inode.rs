@@ -21,18 +21,18 @@ use machine::host::Handle;
 use super::common::{Common, outlives_handles};
 use super::file::{self, HostFile};
 use super::open_dir::HostDir;
-use super::{HostInode, NodeName, attr, host_inode};
+use super::{HostInode, NodeName, host_inode};
 
 impl Inode for HostInode {
     fn direct_align(&self) -> u32 {
         if self.kind == S_IFREG { file::DIRECT_ALIGN } else { 0 }
     }
     fn stat(&self) -> Result<Stat> {
-        self.host_stat(None).map(|stat| attr::to_stat(&stat))
+        self.host_stat(None).map(|stat| self.shown(&stat))
     }
     fn protection(&self) -> Result<Stat> {
         match self.known_protection() {
-            Some(stat) => Ok(attr::to_stat(&stat)),
+            Some(stat) => Ok(self.shown(&stat)),
             None => self.stat(),
         }
     }

@@ -11,7 +11,7 @@ use core::any::Any;
 
 use crate::fs::file::position::seek_in_dir;
 use crate::fs::file::{At, DirEntry, File, FileOps, OpenFlags, Whence};
-use crate::fs::hostfs::{HostInode, attr};
+use crate::fs::hostfs::HostInode;
 use crate::fs::inode::Stat;
 use machine::errno::{Errno, Result};
 use machine::file;
@@ -174,7 +174,7 @@ impl FileOps for HostDir {
             Source::Shown(handle) => self.inode.host_stat(Some(&handle)),
             Source::Below(_) => self.inode.host_stat(None),
         };
-        stat.map(|stat| attr::to_stat(&stat))
+        stat.map(|stat| self.inode.shown(&stat))
     }
 
     fn allocate(&self, _file: &File, _mode: u32, _offset: u64, _len: u64) -> Result<()> {

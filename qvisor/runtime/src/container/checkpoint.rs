@@ -1,13 +1,20 @@
 //! `checkpoint`: from a sandbox to a snapshot.
 
+use std::cell::RefCell;
+use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use vmm::checkpoint::{ImageTaken, ImageTerms};
+use vmm::checkpoint::{ImageHead, ImageTaken, ImageTerms};
+use vmm::directory::Directory;
+use vmm::jail::Users;
 
-use crate::control::{self, Imaged, OrderError};
-use crate::snapshot::{Making, Manifest, Place, SnapshotError, Store};
+use crate::control::{self, Imaged, ImagingError};
+use crate::front::CommandRecord;
+use crate::snapshot::{
+    Copied, Described, Key, Layer, LayerError, Making, Manifest, Place, SnapshotError, Store,
+};
 use crate::state::{Id, Root};
 use crate::status::Status;
 
@@ -32,6 +39,8 @@ pub struct CheckpointOptions<'o> {
 pub struct Taken {
     pub manifest: Manifest,
     pub image: ImageTaken,
+    /// How long nothing ran while the changes to files were copied, in microseconds, if they belong to it.
+    pub layer_us: Option<u64>,
 }
 
 /// Makes a snapshot of a container that runs; returns once it is on the disk. Unless it is left running the container has ended by then.
@@ -49,36 +58,105 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     if super::is_further(root, id) {
         return Err(refused("it shares the sandbox of a pod, and snapshots are made of whole sandboxes"));
     }
-    let Some(described) = super::described(root, id, &state) else {
-        return Err(refused(
-            "it was started by dormouse do, whose files end with it; make a container of a bundle",
-        ));
+    let (described, layer) = match root.command::<CommandRecord>(id) {
+        Some(record) => {
+            let layer = layer_of(&record);
+            let layer =
+                layer.map_err(|source| layer_error(id, LayerError { path: record.layer.clone(), source }))?;
+            (record.described(&state), Some(layer))
+        }
+        None => {
+            let described = super::described(root, id, &state);
+            (
+                described.ok_or_else(|| {
+                    refused("it is a clone of a container, whose changes to files end with it, or nothing was noted of it")
+                })?,
+                None,
+            )
+        }
     };
     // A key that cannot be had is no reason to end a container.
     let key = options.store.key()?;
     let making = options.store.begin(&options.place)?;
     let sandbox = root.sandbox(id)?;
-    let ask = || control::checkpoint(&sandbox, making.files(), options.terms);
-    let failed = |source| SnapshotError::Order { id: id.as_str().to_owned(), source };
-    let imaged = with_progress(&making, options.progress, ask).map_err(failed)?;
+    let taking = Taking { id, layer, making, copied: RefCell::new(None) };
+    let ask = || taking.ask(&sandbox, options.terms);
+    let imaged = with_progress(&taking.making, options.progress, ask)?;
+    if !imaged.stands_still() {
+        return Err(refused("it went on before its files were copied"));
+    }
     // Until it is on the disk the sandbox stands still, and goes on should that fail.
-    let manifest = making.commit(imaged.image.head.clone(), described, &key)?;
-    let image = imaged.kept().map_err(|error| {
+    let (manifest, layer) = taking.commit(imaged.image.head.clone(), described, &key)?;
+    let image = imaged.kept().map_err(|source| {
         // It goes on, and nobody was told of the snapshot.
         if let Place::Named(name) = &options.place {
             let _ = options.store.remove(name);
         }
-        failed(error)
+        SnapshotError::Order { id: id.as_str().to_owned(), source }
     })?;
-    Ok(Taken { manifest, image })
+    Ok(Taken { manifest, image, layer_us: layer })
+}
+
+fn layer_error(id: &Id, source: LayerError) -> SnapshotError {
+    SnapshotError::Layer { id: id.as_str().to_owned(), source }
+}
+
+/// The layer of a sandbox of `dormouse do`.
+fn layer_of(record: &CommandRecord) -> io::Result<Layer> {
+    let vmm = record.vmm().ok_or_else(|| io::Error::other("it has ended"))?;
+    Layer::open(&record.layer, Users::of_process(vmm)?.base())
+}
+
+/// A snapshot that is being made.
+struct Taking<'t> {
+    id: &'t Id,
+    /// The sandbox's, if it is one of `dormouse do`.
+    layer: Option<Layer>,
+    making: Making,
+    copied: RefCell<Option<(Directory, Copied)>>,
+}
+
+impl Taking<'_> {
+    fn ask(&self, sandbox: &Directory, terms: ImageTerms) -> Result<Imaged, SnapshotError> {
+        let copy = |layer: &Layer| -> Result<(), SnapshotError> {
+            let directory = self.making.make_layer()?;
+            let copied = layer.copy_own(&directory).map_err(|error| layer_error(self.id, error))?;
+            self.copied.replace(Some((directory, copied)));
+            Ok(())
+        };
+        let copy = self.layer.as_ref().map(|layer| move || copy(layer));
+        let copy = copy.as_ref().map(|copy| copy as &dyn Fn() -> Result<(), SnapshotError>);
+        let failed = |error| match error {
+            ImagingError::Order(source) => SnapshotError::Order { id: self.id.as_str().to_owned(), source },
+            ImagingError::Copy(error) => error,
+        };
+        control::checkpoint(sandbox, self.making.files(), terms, copy).map_err(failed)
+    }
+
+    /// Puts it in its place; result: its manifest, and how long the layer was copied while nothing ran.
+    fn commit(
+        self,
+        head: ImageHead,
+        described: Described,
+        key: &Key,
+    ) -> Result<(Manifest, Option<u64>), SnapshotError> {
+        let Self { id, layer, making, copied } = self;
+        let (mut files, mut pause_us) = (None, None);
+        if let (Some(layer), Some((directory, mut copied))) = (layer, copied.into_inner()) {
+            pause_us = Some(copied.pause_us);
+            let finished = layer.copy_below(&directory, &mut copied).and_then(|()| copied.finish(&directory));
+            files = Some(finished.map_err(|error| layer_error(id, error))?);
+        }
+        Ok((making.commit(head, described, files, key)?, pause_us))
+    }
 }
 
 /// Does something that writes the files, and tells of it from time to time.
 fn with_progress(
     making: &Making,
     progress: Option<Progress<'_>>,
-    ask: impl FnOnce() -> Result<Imaged, OrderError>,
-) -> Result<Imaged, OrderError> {
+    ask: impl FnOnce() -> Result<Imaged, SnapshotError>,
+) -> Result<Imaged, SnapshotError> {
     let Some(progress) = progress else { return ask() };
     let (over, ends) = mpsc::channel::<()>();
     thread::scope(|scope| {

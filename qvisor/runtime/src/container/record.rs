@@ -110,6 +110,7 @@ impl Record {
             hostname,
             terminal,
             mounts,
+            command: None,
         }
     }
 

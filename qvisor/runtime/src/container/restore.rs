@@ -11,7 +11,7 @@ use super::error::ContainerError;
 use super::membership::Membership;
 use crate::oci::ContainerSpec;
 use crate::settings::{FromSnapshot, Settings};
-use crate::snapshot::{MountPoint, Opened, Place, SnapshotError, Store, WorkingSet};
+use crate::snapshot::{MountPoint, Opened, Place, SnapshotError, Store, Unfit, WorkingSet};
 use crate::vmm_process::plan::RestorePlan;
 
 /// The platform that a sandbox begins on, and its snapshot.
@@ -40,6 +40,9 @@ impl Base {
             ));
         }
         let manifest = &snapshot.manifest;
+        if manifest.container.command.is_some() {
+            return Err(Unfit::OfCommand.at(&snapshot.place).into());
+        }
         let memory_bytes = container.resources.memory_bytes(process::host_memory());
         let checked =
             manifest.check_bundle(&MountPoint::of(&container.mounts), container.terminal, memory_bytes);

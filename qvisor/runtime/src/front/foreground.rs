@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use vmm::footprint;
@@ -27,6 +27,9 @@ pub(crate) const FORWARDED: &[i32] = &[
     libc::SIGCHLD,
 ];
 
+/// Signals that end a sandbox which does not go on yet.
+const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
 /// The front end's side of a running sandbox.
 pub(crate) struct Front {
     vmm: i32,
@@ -47,6 +50,47 @@ impl Front {
         Self { vmm, channel, signals, terminal, status: None }
     }
 
+    /// Waits until the sandbox, which begins with a snapshot, goes on. Signals that come meanwhile end it.
+    pub(super) fn wait_for_start(&mut self, id: &Id) -> Result<(), FrontError> {
+        let channel = self.channel.get_ref().as_raw_fd();
+        loop {
+            let [told, signalled] = self.wait_for_news(channel);
+            match told.then(|| self.report()) {
+                Some(Some(Report::Started)) => {
+                    footprint::trim();
+                    return Ok(());
+                }
+                Some(Some(Report::Failed { message, code })) => {
+                    return Err(FrontError::Failed { message, code });
+                }
+                Some(None) => return Err(FrontError::Silent { id: id.as_str().to_owned() }),
+                _ => {}
+            }
+            while signalled && let Some(arrived) = self.signals.next() {
+                if ENDING.contains(&arrived.signal) {
+                    let id = id.as_str().to_owned();
+                    return Err(FrontError::Killed { id, signal: arrived.signal });
+                }
+            }
+        }
+    }
+
+    /// The last words of a sandbox that has ended before a command beside it.
+    pub(super) fn why_it_ended(&mut self, id: &Id) -> Option<String> {
+        loop {
+            match self.report()? {
+                Report::Failed { message, .. } => return Some(message),
+                Report::Exited { .. } => {
+                    let id = id.as_str();
+                    return Some(format!(
+                        "the first process of clone {id} has ended, and the command with it"
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Forwards signals until the VMM has ended. `prepared` is called with the leash's pid, if the VMM makes one on its way,
     /// and `started` once the sandbox runs: each once at most, whatever the VMM says.
     pub(crate) fn wait(
@@ -60,7 +104,7 @@ impl Front {
         let mut report = None;
         let mut channel = self.channel.get_ref().as_raw_fd();
         while self.status.is_none() {
-            let [from_vmm, signalled] = process::wait_readable([channel, self.signals.as_raw_fd()], -1);
+            let [from_vmm, signalled] = self.wait_for_news(channel);
             if from_vmm {
                 match self.report() {
                     Some(Report::Started) => {
@@ -103,6 +147,15 @@ impl Front {
             }
             _ => Err(FrontError::Silent { id: id() }),
         }
+    }
+
+    /// Waits for the VMM to say something over its channel (-1: it says nothing any more), or for a signal; result: which.
+    fn wait_for_news(&self, channel: RawFd) -> [bool; 2] {
+        // Two reports may have come at once.
+        let has_line = self.channel.buffer().contains(&b'\n');
+        let patience_ms = if has_line { 0 } else { -1 };
+        let [told, signalled] = process::wait_readable([channel, self.signals.as_raw_fd()], patience_ms);
+        [told || has_line, signalled]
     }
 
     fn report(&mut self) -> Option<Report> {

@@ -8,11 +8,13 @@ mod error;
 pub mod foreground;
 mod options;
 mod plan;
+mod record;
 
 use std::io::{self, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use vmm::directory::replace_file;
 use vmm::footprint;
@@ -20,7 +22,8 @@ use vmm::process::{self, SignalFd, Terminal};
 
 pub use self::error::FrontError;
 use self::foreground::{FORWARDED, Front};
-pub use self::options::{DoError, DoOptions};
+pub use self::options::{DoError, DoOptions, FromOptions};
+pub use self::record::CommandRecord;
 use crate::cgroup::{self, Cgroups};
 use crate::control;
 use crate::preserved::Preserved;
@@ -60,17 +63,91 @@ pub fn run(state_root: &Root, options: DoOptions, warn: fn(&str)) -> Result<u8, 
     let layer_root = Root::default_layers()?;
     let pid_file = options.pid_file.clone();
     let plan = plan::make(options, state_root, &layer_root)?;
-    Ok(run_plan(&id, state_root, &layer_root, plan, pid_file.as_deref(), warn)?)
+    let process = plan.boot.process_records();
+    let mut running = begin(&id, state_root, &layer_root, plan, &process, warn)?;
+    Ok(running.wait(&id, pid_file.as_deref())?)
 }
 
-fn run_plan(
+/// Runs a sandbox that begins with a snapshot of one of `do`, to its end or to that of a command, which gives the exit code then and has the
+/// streams. `warn`: as for [`run`].
+pub fn run_from<E: From<DoError>>(
+    state_root: &Root,
+    options: FromOptions,
+    command: Option<&dyn Fn(&Root, &Id) -> Result<u8, E>>,
+    warn: fn(&str),
+) -> Result<u8, E> {
+    let id = options.id.clone();
+    // What it sees files through stays as long as this does.
+    let _opened = Arc::clone(&options.opened);
+    let layer_root = Root::default_layers().map_err(DoError::from)?;
+    let plan = plan::of_snapshot(options, state_root, &layer_root)?;
+    let process = plan.boot.process_records();
+    let running = begin(&id, state_root, &layer_root, plan, &process, warn);
+    let mut running = running.map_err(DoError::from)?;
+    let Some(command) = command else {
+        return Ok(running.wait(&id, None).map_err(DoError::from)?);
+    };
+    let started = running.front.wait_for_start(&id);
+    let result = started.map_err(|error| DoError::from(error).into()).and_then(|()| {
+        write_running(&id, &running.directories);
+        command(state_root, &id)
+    });
+    let patience_ms = if matches!(result, Ok(KILLED)) { PATIENCE_MS } else { 0 };
+    let has_ended = process::wait_readable([running.vmm.as_raw_fd()], patience_ms)[0];
+    process::signal(running.vmm.as_fd(), libc::SIGKILL);
+    let _ = process::wait_readable([running.vmm.as_raw_fd()], END_PATIENCE_MS);
+    if has_ended && result.is_ok() {
+        running.front.why_it_ended(&id).iter().for_each(|words| warn(words));
+    }
+    running.clean_up();
+    result
+}
+
+/// Of a command that was killed, as those of a sandbox that ends are; and how long after that the sandbox may take to end.
+const KILLED: u8 = 128 + 9;
+const PATIENCE_MS: i32 = 200;
+/// How long a VMM may take to end.
+const END_PATIENCE_MS: i32 = 10_000;
+
+/// A sandbox whose VMM was started.
+struct Running {
+    front: Front,
+    vmm: OwnedFd,
+    directories: Directories,
+    /// Its closing tells the watcher.
+    _leash: OwnedFd,
+}
+
+impl Running {
+    /// Waits until it has ended.
+    fn wait(&mut self, id: &Id, pid_file: Option<&Path>) -> Result<u8, FrontError> {
+        let directories = &self.directories;
+        let end = self.front.wait(
+            id,
+            |leash| write_pid(id, directories, pid_file, leash),
+            || write_running(id, directories),
+        );
+        self.clean_up();
+        end
+    }
+
+    /// Ends what is left of it.
+    fn clean_up(&mut self) {
+        self.front.terminal.iter().for_each(Terminal::restore);
+        self.directories.remove();
+        self.front.close();
+    }
+}
+
+/// Starts a sandbox. `process`: the records of its first process.
+fn begin(
     id: &Id,
     state_root: &Root,
     layer_root: &Root,
     mut plan: Plan,
-    pid_file: Option<&Path>,
+    process: &[u8],
     warn: fn(&str),
-) -> Result<u8, FrontError> {
+) -> Result<Running, FrontError> {
     let state = state_root.claim(id)?;
     let layers = match layer_root.claim(id) {
         Ok(layers) => layers,
@@ -87,20 +164,12 @@ fn run_plan(
     if let Tree::CopyOnWrite { layer, .. } = &mut plan.tree {
         *layer = directories.layers.path().to_owned();
     }
-    let result = start(id, &directories, plan).map_err(|(what, source)| {
+    let result = start(id, &directories, plan, process).map_err(|(what, source)| {
         directories.remove();
         FrontError::Start { id: id.as_str().to_owned(), what, source }
     });
-    let (mut front, _leash) = result?;
-    let end = front.wait(
-        id,
-        |leash| write_pid(id, &directories, pid_file, leash),
-        || write_running(id, &directories),
-    );
-    front.terminal.iter().for_each(Terminal::restore);
-    directories.remove();
-    front.close();
-    end
+    let (front, vmm, leash) = result?;
+    Ok(Running { front, vmm, directories, _leash: leash })
 }
 
 /// Control groups that bound the sandbox, where this user may make some; else a limit of processes stands in.
@@ -119,16 +188,20 @@ fn make_groups(id: &Id, plan: &Plan) -> Cgroups {
 
 type Failed = (&'static str, io::Error);
 
-/// Starts the VMM and the watcher; result: the front end, and the end of the pipe whose closing tells the watcher.
-fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, OwnedFd), Failed> {
+/// Starts the VMM and the watcher; result: the front end, a descriptor of the VMM, and the end of the pipe whose closing tells the watcher.
+fn start(
+    id: &Id,
+    directories: &Directories,
+    plan: Plan,
+    process: &[u8],
+) -> Result<(Front, OwnedFd, OwnedFd), Failed> {
     let bundle = match &plan.tree {
         Tree::CopyOnWrite { root, .. } => root.clone(),
         Tree::Bundle(bundle) => bundle.state.bundle.clone(),
     };
     let creating = state_of(id, &bundle, process::id());
     directories.state.write_state(&creating).map_err(|e| ("writing its state", e))?;
-    let process = plan.boot.process_records();
-    directories.state.write_process(&process).map_err(|e| ("writing its process", e))?;
+    directories.state.write_process(process).map_err(|e| ("writing its process", e))?;
     let listener =
         control::listen(directories.state.directory()).map_err(|e| ("making its control socket", e))?;
     let terminal = plan.terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
@@ -160,16 +233,18 @@ fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, Owned
             drop((writer, ours));
             watch(reader, &pidfd, terminal.as_ref(), directories)
         }
-        Some(_watcher) => Ok((writer, ours)),
+        Some(_watcher) => Ok((pidfd, writer, ours)),
     });
-    let (leash, ours) = started.map_err(|e| ("starting its watcher", e))?;
+    let (pidfd, leash, ours) = started.map_err(|e| ("starting its watcher", e))?;
     let _ = directories.state.write_state(&state_of(id, &bundle, vmm));
+    // Without it there is no snapshot.
+    let _ = CommandRecord::new(&plan, process, vmm).map(|record| directories.state.write_command(&record));
     drop(plan);
     if let Some(terminal) = &terminal {
         terminal.set_raw();
     }
     let channel = BufReader::with_capacity(512, ours);
-    Ok((Front::new(vmm, channel, signals, terminal), leash.into()))
+    Ok((Front::new(vmm, channel, signals, terminal), pidfd, leash.into()))
 }
 
 /// The leash stands for the sandbox from now on.
@@ -221,7 +296,7 @@ fn watch(
     terminal.iter().for_each(|terminal| terminal.restore());
     process::signal(vmm.as_fd(), libc::SIGKILL);
     // Its mounts and files are closed once it has ended.
-    let _ = process::wait_readable([vmm.as_raw_fd()], 10_000);
+    let _ = process::wait_readable([vmm.as_raw_fd()], END_PATIENCE_MS);
     directories.remove();
     process::exit_now(0)
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use vmm::hibernate::Wishes;
 use vmm::jail::UserNamespace;
@@ -13,6 +14,7 @@ use super::error::FrontError;
 use crate::platform::{PlatformChoice, PlatformChoiceError};
 use crate::resources::MEMORY_MIN;
 use crate::settings::HostUds;
+use crate::snapshot::{Opened, SnapshotError};
 use crate::state::{Id, StateError};
 
 /// A program, and the sandbox it is to run in.
@@ -57,6 +59,24 @@ pub struct DoOptions {
     pub command: Vec<OsString>,
 }
 
+/// A snapshot of a sandbox of `do`, and another one that is to begin with it.
+#[derive(Clone, Debug)]
+pub struct FromOptions {
+    pub id: Id,
+    pub opened: Arc<Opened>,
+    /// Bytes that what it changes may take up on the host's disk.
+    pub disk_bytes: u64,
+    pub userns: UserNamespace,
+    pub hibernation: Wishes,
+    /// Files that it has open may be others than they were.
+    pub accepts_changed: bool,
+    /// Ports that sockets had, and get.
+    pub ports: Vec<(u16, u16)>,
+    pub log_level: u32,
+    /// Another process has the streams, and the sandbox goes with it.
+    pub has_command: bool,
+}
+
 /// Why a program could not be run in a sandbox of its own.
 #[derive(Debug, thiserror::Error)]
 pub enum DoError {
@@ -66,6 +86,8 @@ pub enum DoError {
     Mount(#[from] MountError),
     #[error(transparent)]
     Platform(#[from] PlatformChoiceError),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     #[error("cannot drive the terminal: standard input is not one; leave out --tty")]
     NoTerminal,
     #[error(

@@ -6,18 +6,21 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use abi::boot::Platform;
 use vmm::boot::{BootSpec, Creds, Rlimit};
 use vmm::hibernate::{AWAKE_AT_MOST, Outbound, SwapPlan, Wishes};
-use vmm::mounts;
+use vmm::jail::mitigations::Mitigations;
+use vmm::mounts::{self, Volume};
 use vmm::process::{self, Terminal};
 
-use super::options::{DoError, DoOptions};
+use super::options::{DoError, DoOptions, FromOptions};
 use crate::cgroup::Cgroups;
 use crate::environment::set_variables;
 use crate::resources::{MEMORY_MIN, Resources};
 use crate::settings::HostUds;
+use crate::snapshot::{Manifest, Unfit};
 use crate::state::Root;
-use crate::vmm_process::plan::{Bounds, Plan, Tree};
+use crate::vmm_process::plan::{Bounds, Plan, RestorePlan, Tree};
 
 /// Memory of a sandbox when nothing else is asked for.
 const MEMORY_DEFAULT: u64 = 2 << 30;
@@ -27,20 +30,15 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
     let memory_bytes = memory(options.memory_bytes)?;
     let root = root_directory(&options.rootfs)?;
     let platform = options.platform.choose()?;
-    check_volumes(&options)?;
+    check_volumes(&options.volumes)?;
     let (terminal, winsize) = terminal(options.terminal)?;
     let wishes = options.hibernation;
     let cpus = options.cpus.unwrap_or_else(default_cpus);
     let resources = Resources::for_command(memory_bytes, options.pids, cpus, platform);
     // A directory that is asked for is needed; the current one may not be there.
     let make_cwd = options.cwd.is_some();
-    let boot = BootSpec {
+    let mut boot = BootSpec {
         make_cwd,
-        idle_timeout: wishes.idle_timeout,
-        idle_ignores: wishes.ignored(),
-        timers: wishes.timers.unwrap_or_default(),
-        awake_at_most: wishes.awake_at_most.unwrap_or(AWAKE_AT_MOST),
-        outbound_sleeps: wishes.outbound == Some(Outbound::Sleep),
         args: options.command.into_iter().map(OsString::into_vec).collect(),
         env: environment(std::env::vars_os(), &options.env, options.env_all),
         cwd: mounts::bytes_of(&working_directory(options.cwd, &root)?),
@@ -56,9 +54,10 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         log_level: options.log_level,
         ..BootSpec::default()
     };
-    let hidden = [layer_root, state_root].map(|root| root.path().to_owned()).into();
-    let tree = Tree::CopyOnWrite { hidden, root, layer: PathBuf::new(), volumes: options.volumes };
-    let quota = (boot.limits.cpu_quota_us, boot.limits.cpu_period_us);
+    let hidden = hidden(state_root, layer_root);
+    let (layer, volumes) = (PathBuf::new(), options.volumes);
+    let tree = Tree::CopyOnWrite { root, layer, volumes, hidden, below: Vec::new(), is_silent: false };
+    say_wishes(&mut boot, &wishes);
     Ok(Plan {
         tree,
         network: options.network,
@@ -68,19 +67,97 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         memory_bytes,
         memory_most_bytes: memory_bytes,
         cpus,
-        boot,
-        swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
-            .with_cpu_quota(quota.0, quota.1),
-        pause_hibernates: false,
         exec_probe: wishes.exec_probe.unwrap_or_default(),
+        swap: swap_plan(wishes, &boot),
+        boot,
+        pause_hibernates: false,
         is_pod: false,
         restore: None,
         host_uds: options.host_uds == HostUds::Connect,
         cgroups: Cgroups::default(),
-        bounds: Some(Bounds { resources, disk_bytes: options.disk_bytes }),
+        bounds: Some(Bounds { resources, pids: options.pids, disk_bytes: options.disk_bytes }),
         terminal,
         has_leash: options.pid_file.is_some(),
     })
+}
+
+/// The plan of a sandbox that begins with a snapshot.
+pub(super) fn of_snapshot(
+    options: FromOptions,
+    state_root: &Root,
+    layer_root: &Root,
+) -> Result<Plan, DoError> {
+    let place = options.opened.place.clone();
+    let unfit = |why: Unfit| DoError::Snapshot(why.at(&place));
+    let Manifest { head, container, .. } = options.opened.manifest.clone();
+    let damaged = |what: &str| unfit(Unfit::Damaged(what.into()));
+    let command = container.command.as_ref().ok_or_else(|| damaged("it is of no sandbox of do"))?;
+    let records = command.records().and_then(|records| BootSpec::of_process(&records).ok());
+    let mut boot = records.ok_or_else(|| damaged("it does not say how its first process began"))?;
+    let is_silent = options.has_command;
+    let (terminal, winsize) = if container.terminal && !is_silent { terminal(true)? } else { (false, None) };
+    let root = root_directory(&container.bundle)?;
+    let volumes = command.volumes();
+    check_volumes(&volumes)?;
+    let platform = if head.is_kvm { Platform::Kvm } else { Platform::Systrap };
+    let resources = Resources::for_command(head.memory_bytes, command.pids, head.cpus, platform);
+    let wishes = options.hibernation;
+    say_wishes(&mut boot, &wishes);
+    boot.hostname = container.hostname.clone().into_bytes();
+    boot.limits = resources.container_limits();
+    (boot.winsize, boot.log_level) = (winsize, options.log_level);
+    (boot.accepts_changed, boot.ports) = (options.accepts_changed, options.ports);
+    let files = options.opened.files().map_err(|error| unfit(error.into()))?;
+    Ok(Plan {
+        tree: Tree::CopyOnWrite {
+            root,
+            layer: PathBuf::new(),
+            volumes,
+            hidden: hidden(state_root, layer_root),
+            below: options.opened.changes.clone(),
+            is_silent,
+        },
+        network: command.network.into(),
+        userns: options.userns,
+        mitigations: Mitigations::default(),
+        platform,
+        memory_bytes: head.memory_bytes,
+        memory_most_bytes: head.memory_most_bytes,
+        cpus: head.cpus,
+        exec_probe: wishes.exec_probe.unwrap_or_default(),
+        swap: swap_plan(wishes, &boot),
+        boot,
+        pause_hibernates: false,
+        is_pod: false,
+        restore: Some(RestorePlan { head, files, told: None }),
+        host_uds: command.host_uds,
+        cgroups: Cgroups::default(),
+        bounds: Some(Bounds { resources, pids: command.pids, disk_bytes: options.disk_bytes }),
+        terminal,
+        has_leash: false,
+    })
+}
+
+/// Tells the kernel what is wished of its hibernation.
+fn say_wishes(boot: &mut BootSpec, wishes: &Wishes) {
+    boot.idle_timeout = wishes.idle_timeout;
+    boot.idle_ignores = wishes.ignored();
+    boot.timers = wishes.timers.unwrap_or_default();
+    boot.awake_at_most = wishes.awake_at_most.unwrap_or(AWAKE_AT_MOST);
+    boot.outbound_sleeps = wishes.outbound == Some(Outbound::Sleep);
+}
+
+/// The place for its memory.
+fn swap_plan(wishes: Wishes, boot: &BootSpec) -> SwapPlan {
+    SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
+        .with_cpu_quota(boot.limits.cpu_quota_us, boot.limits.cpu_period_us)
+}
+
+/// Directories that no sandbox of the command line sees.
+fn hidden(state_root: &Root, layer_root: &Root) -> Vec<PathBuf> {
+    let roots = [layer_root, state_root].map(|root| root.path().to_owned());
+    // A user without a place for snapshots has none.
+    roots.into_iter().chain(Root::default_snapshots().ok()).collect()
 }
 
 /// Whether the program has a terminal, and that terminal's rows and columns.
@@ -94,8 +171,8 @@ fn terminal(asked: bool) -> Result<(bool, Option<(u16, u16)>), DoError> {
 }
 
 /// Refuses a volume that is not there.
-fn check_volumes(options: &DoOptions) -> Result<(), mounts::MountError> {
-    for volume in &options.volumes {
+fn check_volumes(volumes: &[Volume]) -> Result<(), mounts::MountError> {
+    for volume in volumes {
         std::fs::metadata(&volume.source)
             .map_err(|source| mounts::MountError::Volume { path: volume.source.clone(), source })?;
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use vmm::checkpoint::BadImage;
 
-use super::{BadWorkingSet, Place};
+use super::{BadWorkingSet, LayerError, Place};
 use crate::control::OrderError;
 use crate::state::StateError;
 
@@ -36,6 +36,8 @@ pub enum SnapshotError {
     Sandbox { id: String, why: String },
     #[error("cannot make a snapshot of sandbox {id}: {source}")]
     Order { id: String, source: OrderError },
+    #[error("cannot make a snapshot of sandbox {id}: its changes to files cannot be copied: {source}")]
+    Layer { id: String, source: LayerError },
     #[error("cannot find snapshot {place}: there is none; see dormouse snapshot list")]
     Unknown { place: Place },
     #[error("cannot use snapshot {place}: {why}")]
@@ -57,6 +59,10 @@ pub enum Unfit {
     Sealed,
     #[error("its file {0} was changed or damaged")]
     Changed(&'static str),
+    #[error("the changes to files that it has cannot be read: {0}")]
+    Layer(LayerError),
+    #[error("it is a sandbox of dormouse do; begin with it by dormouse do --from")]
+    OfCommand,
     #[error("its pages are not as they were: {0}")]
     Pages(#[from] BadImage),
     #[error("its working set is not the one that was recorded: {0}")]

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -16,8 +16,10 @@ use vmm::directory::Directory;
 
 use super::fit::Host;
 use super::key::Key;
+use super::layer::LayerFiles;
 use super::manifest::{Described, FileDigest, Files, MANIFEST, Manifest, VERSION};
-use super::{KERNEL, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest, working_set};
+use super::{KERNEL, LAYER, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest, working_set};
+use crate::removal;
 use crate::state::Id;
 use crate::units::date;
 
@@ -25,6 +27,9 @@ use crate::units::date;
 const NAME_PART: usize = 200;
 /// How often another name is tried.
 const TRIES: usize = 64;
+/// How often, and how far apart, a snapshot's directory is tried to be held.
+const HOLDS: u32 = 400;
+const HOLD_STEP: Duration = Duration::from_millis(5);
 /// Digits of the part of a directory's name that was drawn.
 const DIGITS: usize = 12;
 
@@ -90,6 +95,16 @@ impl Making {
         &self.files
     }
 
+    /// The directory for the changes to files of a sandbox of `dormouse do`, which is made.
+    pub(crate) fn make_layer(&self) -> Result<Directory, SnapshotError> {
+        let made = self.directory.make_directory(OsStr::new(LAYER));
+        made.map_err(|source| SnapshotError::Make {
+            place: self.place.clone(),
+            what: "making its layer",
+            source,
+        })
+    }
+
     /// Bytes that its files take up so far.
     pub(crate) fn written_bytes(&self) -> u64 {
         let ImageFiles { kernel, pages, table, orphans } = &self.files;
@@ -102,11 +117,12 @@ impl Making {
         mut self,
         head: ImageHead,
         container: Described,
+        layer: Option<LayerFiles>,
         key: &Key,
     ) -> Result<Manifest, SnapshotError> {
         let place = self.place.clone();
         let failed = |(what, source)| SnapshotError::Make { place: place.clone(), what, source };
-        let manifest = self.describe(head, container).map_err(failed)?;
+        let manifest = self.describe(head, container, layer).map_err(failed)?;
         let text = manifest.sealed_by(key);
         let text = text.map_err(|why| SnapshotError::Unfit { place: place.clone(), why })?;
         self.write_manifest(&text).map_err(failed)?;
@@ -124,7 +140,7 @@ impl Making {
     }
 
     /// The manifest of what the files hold now, which is on the disk then.
-    fn describe(&self, head: ImageHead, container: Described) -> Step<Manifest> {
+    fn describe(&self, head: ImageHead, container: Described, layer: Option<LayerFiles>) -> Step<Manifest> {
         let ImageFiles { kernel, pages, table, orphans } = &self.files;
         let sync = |file: &File| file.sync_all().map_err(|error| ("bringing it to the disk", error));
         [kernel, pages, table, orphans].into_iter().try_for_each(sync)?;
@@ -135,7 +151,7 @@ impl Making {
         let files = || -> io::Result<Files> {
             let pages_bytes = pages.metadata()?.len();
             let [kernel, table, orphans] = [describe(kernel)?, describe(table)?, describe(orphans)?];
-            Ok(Files { kernel, table, orphans, pages_bytes })
+            Ok(Files { kernel, table, orphans, pages_bytes, layer })
         };
         let files = files().map_err(|error| ("reading its files", error))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -236,7 +252,8 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
     let Some(lock) = lock(directory).map_err(failed)? else {
         return Err(SnapshotError::NotEmpty { place: place.clone() });
     };
-    let is_ours = |name: &OsString| OURS.iter().any(|ours| name.as_os_str() == *ours);
+    let is_ours =
+        |name: &OsString| [&OURS[..], &[LAYER]].concat().iter().any(|ours| name.as_os_str() == *ours);
     let names = directory.names().map_err(failed)?;
     if directory.has(MANIFEST) {
         return Err(SnapshotError::Exists { place: place.clone() });
@@ -254,6 +271,17 @@ const OURS: [&str; 8] =
 
 /// Removes the files of a snapshot.
 fn empty(directory: &Directory) -> io::Result<()> {
+    empty_but_layer(directory)?;
+    match directory.directory(OsStr::new(LAYER)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        layer => {
+            removal::empty(layer?.as_fd(), "").map_err(|left| left.source)?;
+            directory.remove_directory(OsStr::new(LAYER))
+        }
+    }
+}
+
+fn empty_but_layer(directory: &Directory) -> io::Result<()> {
     for name in OURS {
         match directory.remove_file(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -272,7 +300,23 @@ fn discard(parent: BorrowedFd<'_>, beside: Option<&OsStr>, directory: &Directory
     }
 }
 
-/// Removes directories in which snapshots were made, or from which they were to be removed, and whose makers are gone. `of`: only
+/// Holds the directory of a snapshot, as long as the result lives, against being removed but by name.
+pub(super) fn hold(directory: &Directory) -> io::Result<Directory> {
+    let held = directory.directory(OsStr::new("."))?;
+    let lock = File::from(held.as_fd().try_clone_to_owned()?);
+    for _ in 0..HOLDS {
+        match lock.try_lock_shared() {
+            Ok(()) if held.has(MANIFEST) => return Ok(held),
+            Ok(()) => break,
+            // Its maker, or whoever records its working set, is about to let go.
+            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(HOLD_STEP),
+            Err(std::fs::TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// Removes directories in which snapshots were made, or from which they were to be removed, and whose makers and users are gone. `of`: only
 /// such of this name.
 pub(super) fn remove_abandoned(parent: BorrowedFd<'_>, of: Option<&OsStr>) {
     let Ok(entries) = fs::Dir::read_from(parent) else { return };
@@ -308,14 +352,19 @@ pub(super) fn rename_new(parent: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> ru
     }
 }
 
-/// Removes a snapshot of the store: first its name, then its files.
+/// Removes a snapshot of the store: first its name, then its files. Those that a sandbox sees its root through stay until it has ended
+/// ([`remove_abandoned`]).
 pub(super) fn remove(store: &Directory, name: &OsStr) -> io::Result<()> {
     let directory = store.directory(name)?;
-    let _lock = lock(&directory)?.ok_or(io::ErrorKind::ResourceBusy)?;
+    let lock = lock(&directory)?;
     let drawn = Id::random();
     let hidden = OsString::from_vec([&*beginning_of(name), drawn.as_str().as_bytes()].concat());
     rename_new(store.as_fd(), name, &hidden)?;
     fs::fsync(store)?;
+    if lock.is_none() {
+        // Who runs on them has them open.
+        return empty_but_layer(&directory);
+    }
     empty(&directory)?;
     store.remove_directory(&hidden)
 }

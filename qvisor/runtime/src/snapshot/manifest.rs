@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use abi::mount::{FileSystem, HostKind, Kind};
 use serde::{Deserialize, Serialize};
 use vmm::checkpoint::ImageHead;
+use vmm::mounts::Volume;
+use vmm::net::Network;
 
 use super::Unfit;
 use super::key::Key;
+use super::layer::LayerFiles;
 use crate::oci::MountPlan;
 
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -51,6 +54,64 @@ pub struct Described {
     /// Its process drives a terminal.
     pub terminal: bool,
     pub mounts: Vec<MountPoint>,
+    /// It is a sandbox of `dormouse do`; then the bundle is its root file system, and it has no mounts by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<DescribedCommand>,
+}
+
+/// The parts of a sandbox of `dormouse do` that its kernel does not know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DescribedCommand {
+    /// Source, place in the sandbox, and whether it is read-only.
+    pub volumes: Vec<(PathBuf, PathBuf, bool)>,
+    pub network: NetworkKind,
+    pub pids: u32,
+    pub host_uds: bool,
+    /// The records of its first process, a character for a byte: processes that come in begin with them.
+    pub process: String,
+}
+
+/// The network of a sandbox of `dormouse do`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkKind {
+    Host,
+    None,
+}
+
+impl From<NetworkKind> for Network {
+    fn from(kind: NetworkKind) -> Self {
+        match kind {
+            NetworkKind::Host => Self::Host,
+            NetworkKind::None => Self::None,
+        }
+    }
+}
+
+impl DescribedCommand {
+    /// The volumes.
+    #[must_use]
+    pub fn volumes(&self) -> Vec<Volume> {
+        let volume = |(source, target, read_only): &(PathBuf, PathBuf, bool)| Volume {
+            source: source.clone(),
+            target: target.clone(),
+            read_only: *read_only,
+        };
+        self.volumes.iter().map(volume).collect()
+    }
+
+    /// Records as a text.
+    #[must_use]
+    pub fn text_of(records: &[u8]) -> String {
+        records.iter().copied().map(char::from).collect()
+    }
+
+    /// The records, if the text is one of such.
+    #[must_use]
+    pub fn records(&self) -> Option<Vec<u8>> {
+        self.process.chars().map(|char| u8::try_from(char).ok()).collect()
+    }
 }
 
 /// A mount of the container's bundle.
@@ -81,6 +142,9 @@ pub struct Files {
     pub orphans: FileDigest,
     /// The table has digests of its pages, each for itself.
     pub pages_bytes: u64,
+    /// The changes to files of a sandbox of `dormouse do`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<LayerFiles>,
 }
 
 /// A file's length, and its digest: BLAKE3 of its pages that are not all zeros.

@@ -1,7 +1,8 @@
 //! Snapshots of sandboxes on disk: made, found by name, checked, removed.
 //!
-//! A snapshot is a directory of four files: [`manifest::MANIFEST`], which says what it is and is sealed by a key, and the
-//! four files of [`vmm::checkpoint::ImageFiles`]; its first restore adds [`working_set::WORKING_SET`]. It is there as a whole or not at all, whenever its maker is killed:
+//! A snapshot is a directory: [`manifest::MANIFEST`], which says what it is and is sealed by a key, the four files of
+//! [`vmm::checkpoint::ImageFiles`], and for a sandbox of `dormouse do` its changes to files ([`layer`]); its first restore adds
+//! [`working_set::WORKING_SET`]. It is there as a whole or not at all, whenever its maker is killed:
 //!
 //! - It is made in a directory beside its place, whose name begins with a dot and whose maker holds a lock on it. Once all
 //!   of it is on the disk, the directory is renamed. A directory in its place that is there already and empty is used as it
@@ -15,6 +16,7 @@ mod digest;
 mod error;
 mod fit;
 mod key;
+mod layer;
 mod making;
 mod manifest;
 mod store;
@@ -27,8 +29,13 @@ use std::path::PathBuf;
 
 pub use self::error::{SnapshotError, Unfit};
 pub use self::fit::Host;
+pub(crate) use self::key::Key;
+pub(crate) use self::layer::fill;
+pub use self::layer::{Copied, Layer, LayerError, LayerFiles};
 pub use self::making::Making;
-pub use self::manifest::{CpuFeatures, Described, FileDigest, Files, Manifest, MountPoint};
+pub use self::manifest::{
+    CpuFeatures, Described, DescribedCommand, FileDigest, Files, Manifest, MountPoint, NetworkKind,
+};
 pub use self::store::{Listed, Opened, Store, WorkingSet};
 pub use self::working_set::{BadWorkingSet, Recording};
 use crate::state::Id;
@@ -38,6 +45,8 @@ const KERNEL: &str = "kernel.img";
 const PAGES: &str = "pages.img";
 const TABLE: &str = "pages.table";
 const ORPHANS: &str = "orphans.img";
+/// The directory beside them that has the changes to files of a sandbox of `dormouse do`.
+const LAYER: &str = "layer";
 
 /// Where a snapshot is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,18 +3,23 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use vmm::checkpoint::ImageFiles;
 use vmm::directory::Directory;
+use vmm::mounts::Changes;
 
 use super::fit::Host;
 use super::key::Key;
 use super::making::{self, Making};
 use super::manifest::{FileDigest, LENGTH_MAX, MANIFEST, Manifest};
 use super::working_set;
-use super::{BadWorkingSet, KERNEL, ORPHANS, PAGES, Place, Recording, SnapshotError, TABLE, Unfit, digest};
+use super::{
+    BadWorkingSet, KERNEL, LAYER, ORPHANS, PAGES, Place, Recording, SnapshotError, TABLE, Unfit, digest,
+    layer,
+};
 use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
 
@@ -36,6 +41,9 @@ pub struct Opened {
     pub manifest: Manifest,
     /// To be read only.
     pub files: ImageFiles,
+    /// The changes to files with which what begins with it begins, by paths of the host's; and what keeps them there.
+    pub changes: Vec<Changes>,
+    _held: Option<Directory>,
     /// The working set that was recorded, or the way to record one, if there is any.
     pub working_set: WorkingSet,
 }
@@ -141,13 +149,28 @@ impl Store {
             Ok((manifest, files))
         };
         let (manifest, files) = open().map_err(|why| why.at(place))?;
-        let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
-        let working_set = match of.read(&directory) {
-            Ok(Some(pages)) => WorkingSet::Recorded(pages),
-            Ok(None) => WorkingSet::Missing(None, Recording::new(of, directory)),
-            Err(why) => WorkingSet::Missing(Some(why), Recording::new(of, directory)),
+        let layer = manifest.files.layer.as_ref();
+        let held = layer.map(|_| making::hold(&directory)).transpose();
+        let held = held.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => SnapshotError::Unknown { place: place.clone() },
+            _ => Unfit::from(error).at(place),
+        })?;
+        let path = std::fs::read_link(directory.path_by_descriptor());
+        let changes = match layer {
+            Some(layer) => path.and_then(|path| layer.changes(&path.join(LAYER))),
+            None => Ok(Vec::new()),
         };
-        Ok(Opened { place: place.clone(), manifest, files, working_set })
+        let changes = changes.map_err(|error| Unfit::from(error).at(place))?;
+        let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
+        let found = of.read(&directory);
+        // One that is held against being removed is not written to.
+        let recording = if held.is_some() { None } else { Recording::new(of, directory) };
+        let working_set = match found {
+            Ok(Some(pages)) => WorkingSet::Recorded(pages),
+            Ok(None) => WorkingSet::Missing(None, recording),
+            Err(why) => WorkingSet::Missing(Some(why), recording),
+        };
+        Ok(Opened { place: place.clone(), manifest, files, changes, _held: held, working_set })
     }
 
     /// Checks all of a snapshot, page by page, wherever it can run.
@@ -158,6 +181,12 @@ impl Store {
             let manifest = manifest_in(&directory, &key)?;
             let files = files_in(&directory, &manifest)?;
             files.verify_pages(&manifest.head)?;
+            if let Some(layer) = &manifest.files.layer {
+                let sum = layer::sum(&directory.directory(OsStr::new(LAYER))?).map_err(Unfit::Layer)?;
+                if sum != layer.digest {
+                    return Err(Unfit::Changed(LAYER));
+                }
+            }
             working_set::Of::new(&manifest, &key)?.read(&directory)?;
             Ok(manifest)
         };
@@ -185,7 +214,9 @@ impl Store {
         let of = |name: Id| {
             let directory = root.directory(OsStr::new(name.as_str())).ok()?;
             let manifest = manifest_in(&directory, &key).ok();
-            let disk_bytes = FILES.iter().map(|name| disk_bytes(&directory, name)).sum();
+            let files = FILES.iter().map(|name| disk_bytes(&directory, name));
+            let layer = manifest.as_ref().and_then(|manifest| manifest.files.layer.as_ref());
+            let disk_bytes = files.sum::<u64>() + layer.map_or(0, |layer| layer.bytes);
             Some(Listed { name: name.as_str().to_owned(), manifest, disk_bytes })
         };
         let mut all: Vec<_> = ids.filter_map(of).collect();
@@ -193,7 +224,15 @@ impl Store {
         Ok(all)
     }
 
-    /// Removes a snapshot from the store. Sandboxes that run on it go on: they have its files open.
+    /// Removes what was to be removed while sandboxes used it, and is used no more.
+    pub fn sweep(&self) {
+        if let Ok(root) = Directory::open(&self.root) {
+            making::remove_abandoned(root.as_fd(), None);
+        }
+    }
+
+    /// Removes a snapshot from the store. Sandboxes that run on it go on: they have its files open, and what they see files through goes
+    /// with the last of them.
     pub fn remove(&self, name: &Id) -> Result<(), SnapshotError> {
         let place = Place::Named(name.clone());
         let failed = |source| SnapshotError::Remove { place: place.clone(), source };

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use vmm::checkpoint::{ImageFiles, ImageNews, ImageTaken, ImageTerms};
+use vmm::lock::Guard;
 use vmm::process;
 
 use super::Supervisor;
@@ -28,7 +29,8 @@ const TRIES: u32 = 5;
 /// How long it may take, and how much longer when its files are just being written.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(600);
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the asker may take to bring the image to the disk.
+const NOT_COPIED: &str = "its files were not copied";
+/// How long the asker may take to copy its files, or to bring the image to the disk.
 const KEEP_PATIENCE: Duration = Duration::from_secs(300);
 
 /// A checkpoint under way.
@@ -54,6 +56,8 @@ pub(super) struct Checkpoint {
     is_kept: Option<bool>,
     /// The sandbox goes on, or sleeps for other reasons: only its pages are still written.
     is_captured: bool,
+    /// Its asker has copied its files.
+    is_copied: bool,
 }
 
 impl Progress {
@@ -102,6 +106,25 @@ impl Progress {
         is_told
     }
 
+    /// Has the asker copy the sandbox's files, unless it has or is not to. Result: the deadline that counted before.
+    fn ask_for_copy(&mut self, number: u64) -> Option<Instant> {
+        let waits = |checkpoint: &Checkpoint| {
+            checkpoint.number == number && checkpoint.terms.copies_files && !checkpoint.is_copied
+        };
+        let before = self.checkpoint.as_ref().filter(|checkpoint| waits(checkpoint))?.deadline;
+        let waiter = self.waiters.iter().find(|waiter| waiter.what == For::Checkpoint(number));
+        let asked = waiter.and_then(|waiter| Some((waiter.of, waiter.peer.try_clone().ok()?)));
+        let told = asked.filter(|(of, peer)| control::send_now(peer, &self.answer(*of, Ok(None))));
+        let checkpoint = self.checkpoint.as_mut()?;
+        match told {
+            Some((_, peer)) => checkpoint.keeping = Some(peer),
+            // Nobody copies them.
+            None => checkpoint.is_kept = Some(false),
+        }
+        checkpoint.deadline = Instant::now() + KEEP_PATIENCE;
+        Some(before)
+    }
+
     /// Whether the pages of one are written behind the sandbox.
     pub(super) fn is_captured(&self) -> bool {
         self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.is_captured)
@@ -132,7 +155,8 @@ impl Supervisor {
     ) {
         let progress = &mut *self.lock();
         self.take_leash_news(progress);
-        let files = match self.may_checkpoint(progress, of).and_then(|()| files_of(descriptors)) {
+        let may = self.may_checkpoint(progress, of, terms);
+        let files = match may.and_then(|()| files_of(descriptors)) {
             Ok(files) => files,
             Err(why) => return refuse(&peer, why),
         };
@@ -155,6 +179,7 @@ impl Supervisor {
             keeping: None,
             is_kept: None,
             is_captured: false,
+            is_copied: false,
         };
         progress.checkpoint = Some(checkpoint);
         self.sleep_for_checkpoint(progress);
@@ -162,14 +187,16 @@ impl Supervisor {
     }
 
     /// Whether one can be taken now, or why not.
-    fn may_checkpoint(&self, progress: &Progress, of: ContainerId) -> Result<(), String> {
+    fn may_checkpoint(&self, progress: &Progress, of: ContainerId, terms: ImageTerms) -> Result<(), String> {
         self.can_hibernate.clone()?;
         let why_not = match of {
             _ if progress.ending => "it ends",
             _ if self.is_pod || of != ContainerId::FIRST => {
                 "it is in a pod, which cannot be written to files yet"
             }
-            _ if self.is_command => "it is a command's, whose changes to files end with it",
+            _ if self.is_command && !terms.copies_files => {
+                "it is a command's, whose changes to files end with it"
+            }
             _ if !progress.is_running() => "its first process does not run yet; start it first",
             _ if progress.machine.is_held() => "it is paused; resume it first",
             _ if progress.checkpoint.is_some() => "another checkpoint of it is being taken",
@@ -259,7 +286,7 @@ impl Supervisor {
     pub(crate) fn imaged(&self, request: u64, news: ImageNews) {
         let mut progress = self.lock();
         let result = match news {
-            ImageNews::Captured => return self.captured(&mut progress, request),
+            ImageNews::Captured => return self.captured(progress, request),
             ImageNews::Done(result) => result,
         };
         let asked = progress.checkpoint.as_ref().filter(|checkpoint| checkpoint.request == Some(request));
@@ -269,7 +296,12 @@ impl Supervisor {
         };
         match result {
             Err(why) => self.fail_checkpoint(&mut progress, &why),
-            Ok(taken) if leave_running => self.end_checkpoint(&mut progress, Ok(taken)),
+            Ok(taken) if leave_running => {
+                let (is_copied, mut progress) = self.wait_for_copy(progress, number);
+                let outcome = if is_copied { Ok(taken) } else { Err(NOT_COPIED.into()) };
+                self.end_checkpoint(&mut progress, outcome);
+                return self.settle(&mut progress);
+            }
             Ok(_) if is_overtaken => self.fail_checkpoint(&mut progress, "it was woken meanwhile"),
             Ok(_) if progress.machine.is_held() => {
                 self.fail_checkpoint(&mut progress, "it was paused meanwhile");
@@ -293,14 +325,44 @@ impl Supervisor {
         self.settle(&mut progress);
     }
 
-    /// Its memory is taken but for the pages, which are written behind it.
-    fn captured(&self, progress: &mut Progress, request: u64) {
-        let asked = progress.checkpoint.as_mut().filter(|checkpoint| checkpoint.request == Some(request));
-        let Some(checkpoint) = asked else { return };
-        checkpoint.is_captured = true;
-        let (goes_on, holds) = (checkpoint.goes_on, checkpoint.holds);
-        self.leave_to_itself(progress, goes_on, holds);
+    /// Its memory is taken but for the pages, which are written behind it once its files are copied, if they are.
+    fn captured(&self, progress: Guard<'_, Progress>, request: u64) {
+        let asked = progress.checkpoint.as_ref().filter(|checkpoint| checkpoint.request == Some(request));
+        let Some(&Checkpoint { number, .. }) = asked else { return };
+        let (is_copied, mut progress) = self.wait_for_copy(progress, number);
+        let progress = &mut *progress;
+        match progress.checkpoint.as_mut().filter(|checkpoint| checkpoint.number == number) {
+            Some(checkpoint) if is_copied => {
+                checkpoint.is_captured = true;
+                let (goes_on, holds) = (checkpoint.goes_on, checkpoint.holds);
+                self.leave_to_itself(progress, goes_on, holds);
+            }
+            // It goes on when its pages have not been written.
+            _ => self.hibernation.give_up_pages(),
+        }
         self.settle(progress);
+    }
+
+    /// If the asker is to copy the files of a sandbox that goes on, has it do so, and waits for it; nothing of the sandbox runs meanwhile.
+    /// Result: whether they are copied, or need not be.
+    fn wait_for_copy<'p>(
+        &'p self,
+        mut progress: Guard<'p, Progress>,
+        number: u64,
+    ) -> (bool, Guard<'p, Progress>) {
+        let Some(before) = progress.ask_for_copy(number) else { return (true, progress) };
+        self.nudge();
+        while progress.verdict(number).is_none() {
+            progress = progress.wait(&self.changed);
+        }
+        let is_copied = progress.verdict(number) == Some(true);
+        if let Some(checkpoint) =
+            progress.checkpoint.as_mut().filter(|checkpoint| checkpoint.number == number)
+        {
+            (checkpoint.keeping, checkpoint.is_kept, checkpoint.is_copied) = (None, None, is_copied);
+            checkpoint.deadline = before;
+        }
+        (is_copied, progress)
     }
 
     /// The asker says that the image is safe, or is gone.

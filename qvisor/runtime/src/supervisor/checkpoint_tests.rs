@@ -1,5 +1,7 @@
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
 
 use abi::hostcall::{EVENT_EXEC, EVENT_FLAG_HELD, EVENT_HIBERNATE, EVENT_WAKE};
 use abi::report::{Report, WakeEvent};
@@ -9,7 +11,8 @@ use super::super::tests::{Asked, World};
 use super::*;
 use crate::control::Order;
 
-const LEFT_RUNNING: ImageTerms = ImageTerms { leave_running: true, refuses_connections: false };
+const LEFT_RUNNING: ImageTerms =
+    ImageTerms { leave_running: true, refuses_connections: false, copies_files: false };
 
 fn files() -> Vec<OwnedFd> {
     let mut options = OpenOptions::new();
@@ -237,4 +240,62 @@ fn what_cannot_be_written_is_refused() {
     assert!(refused(ContainerId::FIRST, files()).contains("paused"));
     let without = World::new(false);
     assert!(!ask(&without).error().is_empty());
+}
+
+/// One whose asker copies its files, and whose memory is taken. The asker says this, or hangs up.
+fn copies(world: &World, says: Option<&[u8]>) -> Asked {
+    let terms = ImageTerms { copies_files: true, ..LEFT_RUNNING };
+    let mut asked =
+        world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, ContainerId::FIRST, files(), terms));
+    sleeps(world);
+    thread::scope(|scope| {
+        let imaged = scope.spawn(|| world.supervisor.imaged(1, ImageNews::Captured));
+        let answer = asked.answer();
+        assert_eq!((answer.error, answer.figures), (None, None));
+        assert!(world.events.is_empty() && !imaged.is_finished());
+        match says {
+            Some(word) => asked.stream().write_all(word).unwrap(),
+            None => asked.stream().shutdown(std::net::Shutdown::Both).unwrap(),
+        }
+        world.supervisor.hear_keeper_of_image();
+    });
+    asked
+}
+
+#[test]
+fn nothing_runs_until_its_files_are_copied() {
+    let world = World::new(true);
+    let mut asked = copies(&world, Some(KEPT));
+    wakes(&world);
+    world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
+    assert_eq!(asked.answer().figures, Some(Figures::Checkpoint(Box::new(taken()))));
+    // One whose pages are not written behind it.
+    let terms = ImageTerms { copies_files: true, ..LEFT_RUNNING };
+    let mut asked =
+        world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, ContainerId::FIRST, files(), terms));
+    sleeps(&world);
+    thread::scope(|scope| {
+        scope.spawn(|| world.supervisor.imaged(2, ImageNews::Done(Ok(taken()))));
+        assert_eq!(asked.answer().figures, None);
+        assert!(world.events.is_empty());
+        asked.stream().write_all(KEPT).unwrap();
+        world.supervisor.hear_keeper_of_image();
+    });
+    assert_eq!(asked.answer().figures, Some(Figures::Checkpoint(Box::new(taken()))));
+    wakes(&world);
+}
+
+#[test]
+fn one_whose_files_are_not_copied_goes_on_and_there_is_no_snapshot() {
+    for says in [Some(&b"no\n"[..]), None] {
+        let world = World::new(true);
+        let mut asked = copies(&world, says);
+        assert!(world.events.is_empty(), "it goes on once its pages are given up");
+        world.supervisor.imaged(1, ImageNews::Done(Err("it was given up meanwhile".into())));
+        if says.is_some() {
+            assert_eq!(asked.error(), "it was given up meanwhile");
+        }
+        wakes(&world);
+        assert!(has_ended(&world));
+    }
 }

@@ -170,6 +170,7 @@ impl Supervisor {
                 let created = control::Report::Created { number: container.0 };
                 self.reached(progress, container, Stage::Created, &created);
                 self.hold_until_start(progress, container);
+                self.start_restored_command(progress, container);
             }
             Report::ContainerRunning { container } => {
                 self.reached(progress, container, Stage::Running, &control::Report::Started);
@@ -274,7 +275,8 @@ impl Supervisor {
         }
         progress.ending = true;
         let first = progress.containers.first();
-        let began = first.leash.is_none() || matches!(first.stage, Stage::Running | Stage::Created);
+        let began = first.leash.is_none() && !progress.is_restored
+            || matches!(first.stage, Stage::Running | Stage::Created);
         let (status, report) = match end {
             Ok(status) if began => (status, control::Report::Exited { status }),
             Ok(status) => {

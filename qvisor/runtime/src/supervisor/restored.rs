@@ -31,6 +31,11 @@ impl Supervisor {
         self
     }
 
+    /// Whether it began with a snapshot.
+    pub(crate) fn is_restored(&self) -> bool {
+        self.lock().is_restored
+    }
+
     /// The kernel has found everything that the snapshot needs. No wake event is to come before the start.
     pub(super) fn hold_until_start(&self, progress: &mut Progress, id: ContainerId) {
         if id == ContainerId::FIRST && progress.awaits_start() {
@@ -44,6 +49,16 @@ impl Supervisor {
         self.hibernation.begin_wake(None);
         self.want_running(progress, Cause::Order);
         self.continue_leash(progress);
+    }
+
+    /// A sandbox of `dormouse do` starts by itself.
+    pub(super) fn start_restored_command(&self, progress: &mut Progress, id: ContainerId) {
+        if id == ContainerId::FIRST && self.is_command && progress.awaits_start() {
+            if let Some(first) = progress.containers.get_mut(id) {
+                first.stage = Stage::Starting;
+            }
+            self.start_restored(progress);
+        }
     }
 
     /// It goes on: if it was started, its programs run.

@@ -136,8 +136,8 @@ impl Supervisor {
                 self.exec(peer, of, attached, Terms { paused, hook, probe });
             }
             Order::Create { .. } => self.create(peer, of, attached),
-            Order::Checkpoint { leave_running, refuses_connections } => {
-                let terms = ImageTerms { leave_running, refuses_connections };
+            Order::Checkpoint { leave_running, refuses_connections, copies_files } => {
+                let terms = ImageTerms { leave_running, refuses_connections, copies_files };
                 self.checkpoint(peer, of, attached.descriptors, terms);
             }
             order => self.obey_peer(peer, of, order),

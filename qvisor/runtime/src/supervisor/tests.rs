@@ -50,6 +50,10 @@ impl Asked {
         self.answer().error.unwrap()
     }
 
+    pub(super) fn stream(&self) -> &UnixStream {
+        self.0.get_ref()
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         vmm::process::receive_now(self.0.get_ref(), &mut [0]).is_none()
     }

@@ -16,7 +16,7 @@ use vmm::hostcall::host_io::HostIo;
 use vmm::ids::IdMaps;
 use vmm::jail::landlock::Use;
 use vmm::jail::{self, IdMap, Propagation, UserNamespace, Users};
-use vmm::mounts::{self, MountBelow, MountError, OpenMount, OpenTree, Volume};
+use vmm::mounts::{self, Beginning, MountBelow, MountError, OpenMount, OpenTree, Volume};
 use vmm::process;
 use vmm::request::VIEWS_MAX;
 use vmm::sys;
@@ -25,6 +25,7 @@ use super::error::VmmError;
 use super::plan::{Plan, Tree};
 use crate::oci::{Accounts, ContainerSpec, HostSource, MountPlan};
 use crate::preserved::{self, Preserved, PreservedFd};
+use crate::snapshot;
 use crate::stderr_log::{self, LOG_DEBUG};
 
 /// Directories that the kernel mounts its own file systems on.
@@ -59,9 +60,17 @@ pub(super) fn open(
 ) -> Result<Opened, VmmError> {
     boot.streams = streams(plan, preserved, io)?;
     let tree = match &plan.tree {
-        Tree::CopyOnWrite { root, layer, volumes, hidden } => {
+        Tree::CopyOnWrite { root, layer, volumes, hidden, below, .. } => {
             let layer = mounts::layer(host, layer)?;
-            open_mapped(plan, users, |users| copy_on_write(host, root, &layer, volumes, hidden, users))?
+            let show = |users: &Users| {
+                let base = users.base();
+                let fill = |from: &Path, to: &Directory, name: &str| snapshot::fill(from, to, name, base);
+                let beginning = Beginning { changes: below, fill: &fill };
+                let beginning = (!below.is_empty()).then_some(beginning);
+                let views = mounts::copy_on_write(host, root, &layer, beginning, users.id_map())?;
+                copy_on_write(host, views, root, volumes, hidden, users)
+            };
+            open_mapped(plan, users, show)?
         }
         Tree::Bundle(bundle) => {
             let layer = bundle.clone.as_ref().map(|clone| mounts::layer(host, &clone.layer)).transpose()?;
@@ -140,17 +149,16 @@ fn adopt(io: &HostIo, mount: OpenMount) -> Result<Mount, VmmError> {
     mount.try_map_files(hand_over).map_err(VmmError::HostIo)
 }
 
-/// A view of the host, with the kernel's own file systems in their usual places.
+/// Views of the host, with volumes, and the kernel's own file systems in their usual places.
 fn copy_on_write(
     host: &HostPaths,
+    mut views: Vec<OpenMount>,
     root: &Path,
-    layer: &Directory,
     volumes: &[Volume],
     hidden: &[PathBuf],
     users: &Users,
 ) -> Result<Vec<OpenMount>, MountError> {
     let (id_map, owner) = (users.id_map(), users.file_owner());
-    let mut views = mounts::copy_on_write(host, root, layer, id_map)?;
     for volume in volumes {
         let view = mounts::volume(host, volume, id_map)?;
         make_target(&views, &view.path, is_directory(&view), owner);
@@ -290,15 +298,14 @@ fn streams(plan: &Plan, preserved: Preserved, io: &HostIo) -> Result<Vec<Stream>
         let failed = |source| VmmError::Stream { fd, source };
         // SAFETY: descriptors 0 to 2 stay open as long as the process lives (the runtime opens them if need be).
         let stream = unsafe { BorrowedFd::borrow_raw(fd) };
-        let copy = match plan.clone_of() {
-            Some(clone) if clone.is_silent => {
-                std::fs::File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from)
-            }
-            _ => stream.try_clone_to_owned(),
+        let handle = if plan.is_silent() {
+            io.adopt_silence()
+        } else {
+            let copy = stream.try_clone_to_owned().map_err(|error| failed(error.into()))?;
+            io.adopt_stream(copy)
         };
-        let copy = copy.map_err(|error| failed(error.into()))?;
         let is_tty = sys::is_tty(stream);
-        let handle = io.adopt_stream(copy).map_err(failed)?;
+        let handle = handle.map_err(failed)?;
         let flags = if plan.terminal && is_tty { STREAM_TTY } else { 0 };
         streams.push(Stream { fd: fd.cast_unsigned(), handle, flags });
     }

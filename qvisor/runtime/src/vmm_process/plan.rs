@@ -12,7 +12,7 @@ use vmm::hibernate::{ExecProbe, SwapPlan};
 use vmm::hostcall::quota::Quota;
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
-use vmm::mounts::Volume;
+use vmm::mounts::{Changes, Volume};
 use vmm::net::Network;
 
 use crate::cgroup::Cgroups;
@@ -71,6 +71,8 @@ pub struct RestorePlan {
 pub struct Bounds {
     /// For its control groups.
     pub resources: Resources,
+    /// Most processes and threads in the sandbox.
+    pub pids: u32,
     /// Bytes that its files on the host may take up.
     pub disk_bytes: u64,
 }
@@ -81,6 +83,14 @@ impl Plan {
         match &self.tree {
             Tree::Bundle(bundle) => bundle.clone.as_ref(),
             Tree::CopyOnWrite { .. } => None,
+        }
+    }
+
+    /// Whether the streams are another process's.
+    pub(super) fn is_silent(&self) -> bool {
+        match &self.tree {
+            Tree::Bundle(bundle) => bundle.clone.as_ref().is_some_and(|clone| clone.is_silent),
+            Tree::CopyOnWrite { is_silent, .. } => *is_silent,
         }
     }
 
@@ -115,6 +125,10 @@ pub enum Tree {
         volumes: Vec<Volume>,
         /// Directories of the host's that hold sandboxes; the sandbox sees empty ones.
         hidden: Vec<PathBuf>,
+        /// The changes with which it begins.
+        below: Vec<Changes>,
+        /// The streams are another process's: its own lead nowhere.
+        is_silent: bool,
     },
     /// A bundle, which makes the sandbox a container: it has a leash, and may outlive its front end.
     Bundle(Box<Bundle>),

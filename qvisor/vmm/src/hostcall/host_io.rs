@@ -203,6 +203,13 @@ impl HostIo {
         Ok(handle)
     }
 
+    /// Gives a standard stream of which nobody has the other end: nothing comes, and what is written goes nowhere.
+    pub fn adopt_silence(&self) -> Result<Handle, Errno> {
+        let (fd, stream) = Stream::silence(self.proc_dir.as_fd())?;
+        let file = HostFile::new(fd, FileKind::Stream(stream), false, MountTraits::default())?;
+        self.files.insert(file)
+    }
+
     /// Gives a descriptor beside the standard streams, which the caller shares. None of them is the sandbox's terminal.
     pub fn adopt_further_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
         self.adopt_as_stream(fd, false).map(|(handle, _)| handle)

@@ -18,6 +18,8 @@ pub enum StreamKind {
     File,
     /// Anything else that can be read or written, as `/dev/null`.
     Other,
+    /// Nothing ever comes, not even the end, and what is written goes nowhere. The descriptor is both ends of a pipe.
+    Silence,
 }
 
 /// A stream, and whether its descriptor is one of our own that never waits.
@@ -56,6 +58,14 @@ impl Stream {
             Ok(own) => Ok((own, Self { kind, nonblocking: true })),
             Err(_) => Ok((fd, Self { kind, nonblocking: false })),
         }
+    }
+
+    /// A stream of which nobody has the other end.
+    pub(super) fn silence(proc_dir: BorrowedFd<'_>) -> Result<(OwnedFd, Self), Errno> {
+        let (reader, _writer) = std::io::pipe()?;
+        let name = FdName::new("", reader.as_fd());
+        let both = sys::openat(proc_dir, name.as_c_str(), libc::O_RDWR | libc::O_NONBLOCK, 0)?;
+        Ok((both, Self { kind: StreamKind::Silence, nonblocking: true }))
     }
 
     #[must_use]

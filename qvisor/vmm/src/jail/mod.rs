@@ -34,7 +34,8 @@ pub use self::seccomp::{Seal, has_ended_by_filter, seal};
 pub use self::step::JailError;
 pub use self::syscalls::{RULES, Rule};
 pub use self::users::{
-    IdMap, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, namespace_of_mounts, own_id, proc_directory,
+    IdMap, MAPPED_COUNT, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, namespace_of_mounts, own_id,
+    proc_directory,
 };
 use crate::host_paths::HostPaths;
 

@@ -156,7 +156,7 @@ fn take_orders(
         let watching = Arc::clone(supervisor);
         start("dormouse-leash", Box::new(move || watching.watch()))?;
     }
-    if supervisor.is_command() {
+    if supervisor.is_command() && !supervisor.is_restored() {
         supervisor.report(&Report::ContainerRunning { container: ContainerId::FIRST });
     }
     Ok(())

@@ -1,0 +1,73 @@
+//! The record of a sandbox of `dormouse do` beside its state: what a snapshot of it must say.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use vmm::mounts::Volume;
+use vmm::net::Network;
+use vmm::process;
+
+use crate::snapshot::{Described, DescribedCommand, NetworkKind};
+use crate::state::OciState;
+use crate::vmm_process::plan::{Plan, Tree};
+
+/// See the module.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CommandRecord {
+    /// The VMM's pid and start time.
+    vmm: i32,
+    vmm_start: Option<u64>,
+    /// The directory that takes up its changes.
+    pub layer: PathBuf,
+    hostname: String,
+    terminal: bool,
+    command: DescribedCommand,
+}
+
+impl CommandRecord {
+    /// Of a sandbox whose VMM was forked, and whose first process has these records.
+    pub(super) fn new(plan: &Plan, process: &[u8], vmm: i32) -> Option<Self> {
+        let Tree::CopyOnWrite { layer, volumes, .. } = &plan.tree else { return None };
+        let network = match plan.network {
+            Network::Host => NetworkKind::Host,
+            Network::None => NetworkKind::None,
+            // No option leads there.
+            Network::Path(_) => return None,
+        };
+        let volume = |volume: &Volume| (volume.source.clone(), volume.target.clone(), volume.read_only);
+        Some(Self {
+            vmm,
+            vmm_start: process::start_time(vmm),
+            layer: layer.clone(),
+            hostname: String::from_utf8_lossy(&plan.boot.hostname).into_owned(),
+            terminal: plan.terminal,
+            command: DescribedCommand {
+                volumes: volumes.iter().map(volume).collect(),
+                network,
+                pids: plan.bounds.as_ref().map_or(0, |bounds| bounds.pids),
+                host_uds: plan.host_uds,
+                process: DescribedCommand::text_of(process),
+            },
+        })
+    }
+
+    /// The VMM's pid, if it lives.
+    #[must_use]
+    pub fn vmm(&self) -> Option<i32> {
+        let lives = self.vmm_start.is_some() && process::start_time(self.vmm) == self.vmm_start;
+        lives.then_some(self.vmm)
+    }
+
+    /// The sandbox as a snapshot describes it.
+    #[must_use]
+    pub fn described(self, state: &OciState) -> Described {
+        Described {
+            id: state.id.clone(),
+            bundle: state.bundle.clone(),
+            hostname: self.hostname,
+            terminal: self.terminal,
+            command: Some(self.command),
+            ..Described::default()
+        }
+    }
+}
