@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-use runtime::control::{self, OrderError};
+use runtime::control::{self, ImagingError, OrderError};
 use runtime::state::{Id, Root};
 use vmm::checkpoint::{ImageFiles, ImageTaken, ImageTerms};
 
@@ -26,7 +26,13 @@ fn take(world: &World, files: &ImageFiles, leave_running: bool) -> Result<ImageT
     let root = Root::new(world.state_root());
     let id = Id::new(&world.id).unwrap();
     let terms = ImageTerms { leave_running, ..ImageTerms::default() };
-    control::checkpoint(&root.sandbox(&id).unwrap(), files, terms)?.kept()
+    let taken: Result<_, ImagingError<()>> =
+        control::checkpoint(&root.sandbox(&id).unwrap(), files, terms, None);
+    match taken {
+        Ok(imaged) => imaged.kept(),
+        Err(ImagingError::Order(error)) => Err(error),
+        Err(ImagingError::Copy(())) => panic!("nothing is copied"),
+    }
 }
 
 /// The last number that the script has written.
@@ -77,7 +83,7 @@ fn a_container_is_written_and_goes_on_or_sleeps_on_or_ends() {
         // Whoever does not keep it keeps nobody from going on.
         let id = Id::new(&world.id).unwrap();
         let sandbox = Root::new(world.state_root()).sandbox(&id).unwrap();
-        drop(control::checkpoint(&sandbox, &files(), ImageTerms::default()).unwrap());
+        drop(control::checkpoint::<()>(&sandbox, &files(), ImageTerms::default(), None).unwrap());
         goes_on(world);
         let (last, pid) = (files(), world.pid());
         let taken = take(world, &last, false).unwrap();
