@@ -42,7 +42,7 @@ impl Bench {
 
     fn make(&self, place: &Place) -> Result<Manifest, SnapshotError> {
         let key = self.store.key()?;
-        self.begin(place)?.commit(self.head(), described(), &key)
+        self.begin(place)?.commit(self.head(), described(), None, &key)
     }
 
     fn head(&self) -> ImageHead {
@@ -153,8 +153,8 @@ fn of_two_makers_of_one_name_one_wins() {
     let place = named("a");
     let key = bench.store.key().unwrap();
     let (first, second) = (bench.begin(&place).unwrap(), bench.begin(&place).unwrap());
-    first.commit(bench.head(), described(), &key).unwrap();
-    let error = second.commit(bench.head(), described(), &key).unwrap_err();
+    first.commit(bench.head(), described(), None, &key).unwrap();
+    let error = second.commit(bench.head(), described(), None, &key).unwrap_err();
     assert!(matches!(error, SnapshotError::Exists { .. }), "{error}");
     assert_eq!(bench.names(), ["a"]);
     assert!(bench.store.open_on(&place, &bench.host).is_ok());
