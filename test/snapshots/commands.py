@@ -18,7 +18,7 @@ LAYERS = Path(os.environ.get("DORMOUSE_LAYERS") or "/var/lib/dormouse")
 FIRST = """
 read nonce </proc/sys/kernel/random/uuid
 echo begun
-n=0; while :; do n=$((n + 1)); echo "$nonce $n" >/memory/now; sleep 0.05; done &
+n=0; while :; do n=$((n + 1)); echo "$nonce $n" >/memory/.now; /bin/busybox mv /memory/.now /memory/now; sleep 0.05; done &
 while :; do
     if read word; then echo "$nonce 0 $word"; [ "$word" != quit ] || exit 5; else sleep 0.1; fi
 done
