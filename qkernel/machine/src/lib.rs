@@ -32,6 +32,7 @@ pub mod owner;
 pub mod platform;
 pub mod random;
 pub mod rank;
+pub mod recording;
 pub mod reopen;
 pub mod sched;
 pub mod socket;

@@ -16,7 +16,7 @@ use crate::container::launch::{EXIT_FAILURE, find_program, new_leader, reason, t
 use crate::container::setup;
 use crate::fs::file::FileTable;
 use crate::hibernate;
-use crate::hibernate::{idle, recording};
+use crate::hibernate::idle;
 use crate::limits;
 use crate::signals::Source;
 use crate::spec::Spec;
@@ -31,6 +31,7 @@ use crate::tty::{Tty, console};
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::mm::AddressSpace;
+use machine::recording;
 use machine::sync::{Rank, SpinLock};
 
 /// Kernel memory that a small program needs.

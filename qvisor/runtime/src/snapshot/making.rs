@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -27,9 +27,6 @@ use crate::units::date;
 const NAME_PART: usize = 200;
 /// How often another name is tried.
 const TRIES: usize = 64;
-/// How often, and how far apart, a snapshot's directory is tried to be held.
-const HOLDS: u32 = 400;
-const HOLD_STEP: Duration = Duration::from_millis(5);
 /// Digits of the part of a directory's name that was drawn.
 const DIGITS: usize = 12;
 
@@ -298,22 +295,6 @@ fn discard(parent: BorrowedFd<'_>, beside: Option<&OsStr>, directory: &Directory
     if let Some(beside) = beside {
         let _ = fs::unlinkat(parent, beside, AtFlags::REMOVEDIR);
     }
-}
-
-/// Holds the directory of a snapshot, as long as the result lives, against being removed but by name.
-pub(super) fn hold(directory: &Directory) -> io::Result<Directory> {
-    let held = directory.directory(OsStr::new("."))?;
-    let lock = File::from(held.as_fd().try_clone_to_owned()?);
-    for _ in 0..HOLDS {
-        match lock.try_lock_shared() {
-            Ok(()) if held.has(MANIFEST) => return Ok(held),
-            Ok(()) => break,
-            // Its maker, or whoever records its working set, is about to let go.
-            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(HOLD_STEP),
-            Err(std::fs::TryLockError::Error(error)) => return Err(error),
-        }
-    }
-    Err(io::ErrorKind::NotFound.into())
 }
 
 /// Removes directories in which snapshots were made, or from which they were to be removed, and whose makers and users are gone. `of`: only

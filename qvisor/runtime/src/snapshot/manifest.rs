@@ -14,7 +14,7 @@ use super::key::Key;
 use super::layer::LayerFiles;
 use crate::oci::MountPlan;
 
-pub(super) const MANIFEST: &str = "manifest.json";
+pub(super) use super::hold::MANIFEST;
 /// The version of the format.
 pub(super) const VERSION: u32 = 1;
 /// Longest manifest in bytes.

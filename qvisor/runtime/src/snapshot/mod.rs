@@ -15,6 +15,7 @@
 mod digest;
 mod error;
 mod fit;
+mod hold;
 mod key;
 mod layer;
 mod making;

@@ -18,7 +18,7 @@ use super::manifest::{FileDigest, LENGTH_MAX, MANIFEST, Manifest};
 use super::working_set;
 use super::{
     BadWorkingSet, KERNEL, LAYER, ORPHANS, PAGES, Place, Recording, SnapshotError, TABLE, Unfit, digest,
-    layer,
+    hold, layer,
 };
 use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
@@ -150,7 +150,7 @@ impl Store {
         };
         let (manifest, files) = open().map_err(|why| why.at(place))?;
         let layer = manifest.files.layer.as_ref();
-        let held = layer.map(|_| making::hold(&directory)).transpose();
+        let held = layer.map(|_| hold::hold(&directory)).transpose();
         let held = held.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => SnapshotError::Unknown { place: place.clone() },
             _ => Unfit::from(error).at(place),

@@ -17,7 +17,7 @@ use vmm::mounts::{self, Changes, LayerView, LowerDirectory};
 use self::attributes::Ids;
 use self::copy::Copier;
 pub(super) use self::sum::sum;
-use super::making::hold;
+use super::hold::hold;
 
 /// How long a view of a sandbox that stands still may be copied.
 const PATIENCE: Duration = Duration::from_secs(120);

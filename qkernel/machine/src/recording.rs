@@ -6,9 +6,9 @@ use abi::report::Report;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use machine::host;
-use machine::mm::working_set;
-use machine::time;
+use crate::host;
+use crate::mm::working_set;
+use crate::time;
 
 /// For how long touches are recorded.
 const RECORDED_NS: u64 = 3_000_000_000;
@@ -31,13 +31,13 @@ pub fn prepare(wanted: Option<bool>) {
 }
 
 /// The sandbox wakes.
-pub(super) fn wake() {
+pub fn wake() {
     let until_ns = time::monotonic_ns().saturating_add(RECORDED_NS);
     let _ = UNTIL_NS.compare_exchange(NEXT, until_ns, Ordering::SeqCst, Ordering::SeqCst);
 }
 
 /// When an idle CPU has to call [`look`].
-pub(super) fn look_at_ns() -> u64 {
+pub fn look_at_ns() -> u64 {
     match UNTIL_NS.load(Ordering::SeqCst) {
         OFF => u64::MAX,
         until_ns => until_ns,
