@@ -68,12 +68,15 @@ pub fn run(state_root: &Root, options: DoOptions, warn: fn(&str)) -> Result<u8, 
     Ok(running.wait(&id, pid_file.as_deref())?)
 }
 
+/// A command beside the programs of a sandbox; result: its exit code.
+pub type Beside<'c, E> = &'c dyn Fn(&Root, &Id) -> Result<u8, E>;
+
 /// Runs a sandbox that begins with a snapshot of one of `do`, to its end or to that of a command, which gives the exit code then and has the
 /// streams. `warn`: as for [`run`].
 pub fn run_from<E: From<DoError>>(
     state_root: &Root,
     options: FromOptions,
-    command: Option<&dyn Fn(&Root, &Id) -> Result<u8, E>>,
+    command: Option<Beside<'_, E>>,
     warn: fn(&str),
 ) -> Result<u8, E> {
     let id = options.id.clone();

@@ -268,7 +268,7 @@ mod tests {
         let bytes = |pages: &[u32]| pages.iter().flat_map(|page| page.to_le_bytes()).collect::<Vec<_>>();
         assert_eq!(of.told(&bytes(&[9, 3, 9, 1000, u32::MAX])), [3, 9]);
         assert_eq!(of.told(&[1, 2, 3]), [0; 0]);
-        let many: Vec<u32> = (0..2 * PAGES_MAX as u32).collect();
+        let many: Vec<u32> = (0..2 * u32::try_from(PAGES_MAX).unwrap()).collect();
         assert!(of.told(&bytes(&many)).len() <= PAGES_MAX);
     }
 }
