@@ -409,16 +409,11 @@ fn ends(lock: &File, error: &OrderError, deadline: Instant) -> bool {
     while lock.try_lock_shared().is_err() {
         if matches!(error, OrderError::Refused(_)) || Instant::now() >= deadline {
             // With thousands of processes that end as well it may take long.
-            return is_deaf(error);
+            return matches!(error, OrderError::Gone);
         }
         thread::sleep(ENDING_STEP);
     }
     true
-}
-
-/// Whether nobody listens at its socket any more.
-fn is_deaf(error: &OrderError) -> bool {
-    matches!(error, OrderError::Connection(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Whether it is there and does not answer; one that ends, or says no, is not silent.
