@@ -25,7 +25,9 @@ use crate::host_paths::HostPaths;
 use crate::jail::{IdMap, Propagation};
 
 use overlay::Layers;
-pub use overlay::{Beginning, Changes, Fill, LayerView, LowerDirectory, path_of, text_of, views_of};
+pub use overlay::{
+    Beginning, Changes, Fill, LayerView, LowerDirectory, bytes_of_text, path_of, text_of, views_of,
+};
 pub use table::{MountBelow, mounts_below};
 use table::{Mounted, mount_id, mounted, worth_showing};
 

@@ -7,8 +7,8 @@ use machine::host::Handle;
 use machine::mm::UserAddr;
 use machine::socket as hs;
 
-const SIOCINQ: u32 = 0x541b;
-const SIOCOUTQ: u32 = 0x5411;
+pub(super) const SIOCINQ: u32 = 0x541b;
+pub(super) const SIOCOUTQ: u32 = 0x5411;
 pub(super) const SIOCATMARK: u32 = 0x8905;
 const SIOCOUTQNSD: u32 = 0x894b;
 

@@ -514,10 +514,8 @@ impl Socket for InetSocket {
     }
 
     fn queued(&self) -> Result<(usize, usize)> {
-        const SIOCINQ: u32 = 0x541b;
-        const SIOCOUTQ: u32 = 0x5411;
         let ask = |request| hs::query(&self.handle, request).map(|bytes| bytes as usize);
-        Ok((ask(SIOCINQ)?.saturating_add(self.unread.len()), ask(SIOCOUTQ)?))
+        Ok((ask(ioctl::SIOCINQ)?.saturating_add(self.unread.len()), ask(ioctl::SIOCOUTQ)?))
     }
 
     fn has_host_options(&self) -> bool {

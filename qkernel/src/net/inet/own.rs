@@ -22,7 +22,7 @@ use machine::sched::wait::PollEvents;
 use machine::socket as hs;
 use machine::time;
 
-use super::ioctl::SIOCATMARK;
+use super::ioctl::{SIOCATMARK, SIOCINQ, SIOCOUTQ};
 use super::unread::Pieces;
 use super::{ENDED_READS, ENDED_WRITES, IPPROTO_TCP, InetSocket};
 
@@ -35,8 +35,6 @@ const PIECE_BYTES: usize = 64 << 10;
 const PATIENCE_NS: u64 = 50_000_000;
 /// How long at once.
 const WAIT_NS: u64 = 20_000;
-const SIOCINQ: u32 = 0x541b;
-const SIOCOUTQ: u32 = 0x5411;
 const SO_RCVLOWAT: u32 = 18;
 const TCP_NODELAY: u32 = 1;
 const TCP_INFO: u32 = 11;

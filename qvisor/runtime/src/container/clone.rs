@@ -7,23 +7,16 @@ use std::os::fd::{AsFd, AsRawFd};
 use vmm::footprint;
 use vmm::process::{self, SignalFd, Terminal};
 
-use super::create::{CreateOptions, Created, begin, no_success, report};
+use super::create::{CreateOptions, Created, begin, no_success};
 use super::end;
 use super::error::ContainerError;
 use super::record::Record;
 use super::run::run;
 use crate::control::{self, Order, Report};
-use crate::front::foreground::FORWARDED;
+use crate::front::foreground::{self, ENDING, FORWARDED, patience_ms, report};
 use crate::preserved::Preserved;
 use crate::state::{Claim, Id, Root, StateError};
 use crate::vmm_process::plan::ClonePlan;
-
-/// Signals that end a clone which does not go on yet.
-const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-
-/// Of a command that was killed, as those of a clone that ends are; and how long after that the clone may take to say that it does.
-const KILLED: u8 = 128 + 9;
-const PATIENCE_MS: i32 = 200;
 
 /// The program that ends with a clone.
 pub enum Attended<'c, E> {
@@ -112,8 +105,7 @@ fn run_beside<E: From<ContainerError>>(
     let result = start(root, &mut created, &mut signals, warn).map_err(E::from);
     let result = result.and_then(|()| command(root, id));
     let Created { mut channel, claim, .. } = created;
-    let patience_ms = if matches!(result, Ok(KILLED)) { PATIENCE_MS } else { 0 };
-    let has_ended = process::wait_readable([channel.get_ref().as_raw_fd()], patience_ms)[0];
+    let has_ended = process::wait_readable([channel.get_ref().as_raw_fd()], patience_ms(&result))[0];
     drop((claim, signals));
     let deleted = delete(options);
     // Nobody writes any more: a VMM that goes on to talk keeps nobody waiting.
@@ -159,18 +151,9 @@ fn start(
 
 /// The last words of a VMM that ended before the command.
 fn why_it_ended(channel: &mut impl BufRead, id: &Id) -> Option<String> {
-    let id = id.as_str().to_owned();
-    loop {
-        match report(channel)? {
-            Report::Failed { message, code } => {
-                return Some(ContainerError::Failed { id, message, code }.to_string());
-            }
-            Report::Exited { .. } => {
-                return Some(format!("the first process of clone {id} has ended, and the command with it"));
-            }
-            _ => {}
-        }
-    }
+    foreground::why_it_ended(channel, id, |message, code| {
+        ContainerError::Failed { id: id.as_str().to_owned(), message, code }.to_string()
+    })
 }
 
 fn remove(layer: &Claim, warn: fn(&str)) {

@@ -1,17 +1,15 @@
 //! `create`: from a bundle to a container that waits for its start.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use abi::boot::Platform;
-use vmm::boot::BootSpec;
 use vmm::companions::Companions;
 use vmm::descriptor_passing;
 use vmm::directory::replace_file;
-use vmm::hibernate::{AWAKE_AT_MOST, Outbound, SwapPlan, Wishes};
 use vmm::hostcall::quota::Quota;
 use vmm::process;
 
@@ -21,6 +19,7 @@ use super::record::{PodRecord, Record, hook_state};
 use super::restore::Base;
 use crate::cgroup::{self, Cgroups};
 use crate::control::{self, Order, Report};
+use crate::front::foreground::report;
 use crate::hooks;
 use crate::keeper::{self, KeeperPlan};
 use crate::oci::{self, ContainerSpec};
@@ -32,7 +31,9 @@ use crate::snapshot::Opened;
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
 use crate::vmm_process;
-use crate::vmm_process::plan::{Bundle, ClonePlan, Inherited, Plan, RestorePlan, Tree};
+use crate::vmm_process::plan::{
+    Bundle, ClonePlan, Inherited, Plan, RestorePlan, Tree, say_wishes, swap_plan,
+};
 
 /// How a container is to be created.
 pub struct CreateOptions {
@@ -204,7 +205,8 @@ fn sandbox_plan(
 ) -> Plan {
     let Settings { userns, mitigations, hibernation: wishes, pause, host_uds, .. } = settings;
     let container = &bundle.container;
-    let quota = (container.boot.limits.cpu_quota_us, container.boot.limits.cpu_period_us);
+    let mut boot = container.boot.clone();
+    say_wishes(&mut boot, &wishes);
     Plan {
         network: container.namespaces.network.clone(),
         userns,
@@ -213,18 +215,10 @@ fn sandbox_plan(
         memory_bytes,
         memory_most_bytes,
         cpus,
-        boot: BootSpec {
-            idle_timeout: wishes.idle_timeout,
-            idle_ignores: wishes.ignored(),
-            timers: wishes.timers.unwrap_or_default(),
-            awake_at_most: wishes.awake_at_most.unwrap_or(AWAKE_AT_MOST),
-            outbound_sleeps: wishes.outbound == Some(Outbound::Sleep),
-            ..container.boot.clone()
-        },
-        swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
-            .with_cpu_quota(quota.0, quota.1),
-        pause_hibernates: pause == PauseKind::Hibernate,
         exec_probe: wishes.exec_probe.unwrap_or_default(),
+        swap: swap_plan(wishes, &boot),
+        boot,
+        pause_hibernates: pause == PauseKind::Hibernate,
         host_uds: host_uds == HostUds::Connect,
         terminal: container.terminal,
         has_leash: true,
@@ -443,15 +437,6 @@ impl Created {
             Some(Report::Released) => Ok(()),
             other => Err(no_success(id, other)),
         }
-    }
-}
-
-/// The VMM's next report.
-pub(super) fn report(channel: &mut impl BufRead) -> Option<Report> {
-    let mut line = Vec::new();
-    match channel.read_until(b'\n', &mut line) {
-        Ok(1..) => serde_json::from_slice(&line).ok(),
-        _ => None,
     }
 }
 

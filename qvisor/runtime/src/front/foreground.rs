@@ -28,7 +28,40 @@ pub(crate) const FORWARDED: &[i32] = &[
 ];
 
 /// Signals that end a sandbox which does not go on yet.
-const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+pub(crate) const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// How long a sandbox may take to end whose command was ended with it, and has the exit code of such.
+pub(crate) fn patience_ms<E>(result: &Result<u8, E>) -> i32 {
+    const KILLED: u8 = 128 + 9;
+    if matches!(result, Ok(KILLED)) { 200 } else { 0 }
+}
+
+/// The VMM's next report.
+pub(crate) fn report(channel: &mut impl BufRead) -> Option<Report> {
+    let mut line = Vec::new();
+    match channel.read_until(b'\n', &mut line) {
+        Ok(1..) => serde_json::from_slice(&line).ok(),
+        _ => None,
+    }
+}
+
+/// The last words of a sandbox that has ended before a command beside it. `failed`: those for a failure.
+pub(crate) fn why_it_ended(
+    channel: &mut impl BufRead,
+    id: &Id,
+    failed: impl FnOnce(String, Option<u8>) -> String,
+) -> Option<String> {
+    loop {
+        match report(channel)? {
+            Report::Failed { message, code } => return Some(failed(message, code)),
+            Report::Exited { .. } => {
+                let id = id.as_str();
+                return Some(format!("the first process of clone {id} has ended, and the command with it"));
+            }
+            _ => {}
+        }
+    }
+}
 
 /// The front end's side of a running sandbox.
 pub(crate) struct Front {
@@ -75,20 +108,9 @@ impl Front {
         }
     }
 
-    /// The last words of a sandbox that has ended before a command beside it.
+    /// See [`why_it_ended`].
     pub(super) fn why_it_ended(&mut self, id: &Id) -> Option<String> {
-        loop {
-            match self.report()? {
-                Report::Failed { message, .. } => return Some(message),
-                Report::Exited { .. } => {
-                    let id = id.as_str();
-                    return Some(format!(
-                        "the first process of clone {id} has ended, and the command with it"
-                    ));
-                }
-                _ => {}
-            }
-        }
+        why_it_ended(&mut self.channel, id, |message, _| message)
     }
 
     /// Forwards signals until the VMM has ended. `prepared` is called with the leash's pid, if the VMM makes one on its way,
@@ -159,11 +181,7 @@ impl Front {
     }
 
     fn report(&mut self) -> Option<Report> {
-        let mut line = Vec::new();
-        match self.channel.read_until(b'\n', &mut line) {
-            Ok(1..) => serde_json::from_slice(&line).ok(),
-            _ => None,
-        }
+        report(&mut self.channel)
     }
 
     fn handle(&mut self, arrived: process::Arrived) {

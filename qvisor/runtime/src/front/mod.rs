@@ -21,7 +21,7 @@ use vmm::footprint;
 use vmm::process::{self, SignalFd, Terminal};
 
 pub use self::error::FrontError;
-use self::foreground::{FORWARDED, Front};
+use self::foreground::{FORWARDED, Front, patience_ms};
 pub use self::options::{DoError, DoOptions, FromOptions};
 pub use self::record::CommandRecord;
 use crate::cgroup::{self, Cgroups};
@@ -95,8 +95,7 @@ pub fn run_from<E: From<DoError>>(
         write_running(&id, &running.directories);
         command(state_root, &id)
     });
-    let patience_ms = if matches!(result, Ok(KILLED)) { PATIENCE_MS } else { 0 };
-    let has_ended = process::wait_readable([running.vmm.as_raw_fd()], patience_ms)[0];
+    let has_ended = process::wait_readable([running.vmm.as_raw_fd()], patience_ms(&result))[0];
     process::signal(running.vmm.as_fd(), libc::SIGKILL);
     let _ = process::wait_readable([running.vmm.as_raw_fd()], END_PATIENCE_MS);
     if has_ended && result.is_ok() {
@@ -106,9 +105,6 @@ pub fn run_from<E: From<DoError>>(
     result
 }
 
-/// Of a command that was killed, as those of a sandbox that ends are; and how long after that the sandbox may take to end.
-const KILLED: u8 = 128 + 9;
-const PATIENCE_MS: i32 = 200;
 /// How long a VMM may take to end.
 const END_PATIENCE_MS: i32 = 10_000;
 

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use abi::boot::Platform;
 use vmm::boot::{BootSpec, Creds, Rlimit};
-use vmm::hibernate::{AWAKE_AT_MOST, Outbound, SwapPlan, Wishes};
 use vmm::jail::mitigations::Mitigations;
 use vmm::mounts::{self, Volume};
 use vmm::process::{self, Terminal};
@@ -20,7 +19,7 @@ use crate::resources::{MEMORY_MIN, Resources};
 use crate::settings::HostUds;
 use crate::snapshot::{Manifest, Unfit};
 use crate::state::Root;
-use crate::vmm_process::plan::{Bounds, Plan, RestorePlan, Tree};
+use crate::vmm_process::plan::{Bounds, Plan, RestorePlan, Tree, say_wishes, swap_plan};
 
 /// Memory of a sandbox when nothing else is asked for.
 const MEMORY_DEFAULT: u64 = 2 << 30;
@@ -136,21 +135,6 @@ pub(super) fn of_snapshot(
         terminal,
         has_leash: false,
     })
-}
-
-/// Tells the kernel what is wished of its hibernation.
-fn say_wishes(boot: &mut BootSpec, wishes: &Wishes) {
-    boot.idle_timeout = wishes.idle_timeout;
-    boot.idle_ignores = wishes.ignored();
-    boot.timers = wishes.timers.unwrap_or_default();
-    boot.awake_at_most = wishes.awake_at_most.unwrap_or(AWAKE_AT_MOST);
-    boot.outbound_sleeps = wishes.outbound == Some(Outbound::Sleep);
-}
-
-/// The place for its memory.
-fn swap_plan(wishes: Wishes, boot: &BootSpec) -> SwapPlan {
-    SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
-        .with_cpu_quota(boot.limits.cpu_quota_us, boot.limits.cpu_period_us)
 }
 
 /// Directories that no sandbox of the command line sees.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use vmm::mounts::Volume;
+use vmm::mounts::{self, Volume};
 use vmm::net::Network;
 use vmm::process;
 
@@ -46,7 +46,7 @@ impl CommandRecord {
                 network,
                 pids: plan.bounds.as_ref().map_or(0, |bounds| bounds.pids),
                 host_uds: plan.host_uds,
-                process: DescribedCommand::text_of(process),
+                process: mounts::text_of(process),
             },
         })
     }

@@ -60,13 +60,13 @@ fn read_ahead(file: &File, len: u64) -> io::Result<()> {
 }
 
 /// Where the data end that begin at `data`, in a file of `len` bytes.
-fn end_of_data(file: &File, data: u64, len: u64) -> u64 {
+pub(super) fn end_of_data(file: &File, data: u64, len: u64) -> u64 {
     // Without an answer what follows is read, too.
     fs::seek(file, SeekFrom::Hole(data)).ok().filter(|hole| *hole > data).map_or(len, |hole| hole.min(len))
 }
 
 /// The next byte from `at` on that the file has room on the disk for; `None`: nothing but a hole follows.
-fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
+pub(super) fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
     match fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => Ok(Some(data)),
         Err(Errno::NXIO) => Ok(None),

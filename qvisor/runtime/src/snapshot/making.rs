@@ -249,8 +249,7 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
     let Some(lock) = lock(directory).map_err(failed)? else {
         return Err(SnapshotError::NotEmpty { place: place.clone() });
     };
-    let is_ours =
-        |name: &OsString| [&OURS[..], &[LAYER]].concat().iter().any(|ours| name.as_os_str() == *ours);
+    let is_ours = |name: &OsString| OURS.iter().chain([&LAYER]).any(|ours| name.as_os_str() == *ours);
     let names = directory.names().map_err(failed)?;
     if directory.has(MANIFEST) {
         return Err(SnapshotError::Exists { place: place.clone() });

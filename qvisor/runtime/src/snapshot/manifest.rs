@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use abi::mount::{FileSystem, HostKind, Kind};
 use serde::{Deserialize, Serialize};
 use vmm::checkpoint::ImageHead;
-use vmm::mounts::Volume;
+use vmm::mounts::{self, Volume};
 use vmm::net::Network;
 
 use super::Unfit;
@@ -68,7 +68,7 @@ pub struct DescribedCommand {
     pub network: NetworkKind,
     pub pids: u32,
     pub host_uds: bool,
-    /// The records of its first process, a character for a byte: processes that come in begin with them.
+    /// The records of its first process ([`mounts::text_of`]): processes that come in begin with them.
     pub process: String,
 }
 
@@ -101,16 +101,10 @@ impl DescribedCommand {
         self.volumes.iter().map(volume).collect()
     }
 
-    /// Records as a text.
-    #[must_use]
-    pub fn text_of(records: &[u8]) -> String {
-        records.iter().copied().map(char::from).collect()
-    }
-
     /// The records, if the text is one of such.
     #[must_use]
     pub fn records(&self) -> Option<Vec<u8>> {
-        self.process.chars().map(|char| u8::try_from(char).ok()).collect()
+        mounts::bytes_of_text(&self.process)
     }
 }
 

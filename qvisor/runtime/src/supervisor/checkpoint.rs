@@ -307,11 +307,9 @@ impl Supervisor {
                 self.fail_checkpoint(&mut progress, "it was paused meanwhile");
             }
             Ok(taken) if progress.deliver_image(number, &taken) => {
-                self.nudge();
-                while progress.verdict(number).is_none() {
-                    progress = progress.wait(&self.changed);
-                }
-                if progress.verdict(number) == Some(true) {
+                let is_kept;
+                (is_kept, progress) = self.wait_for_verdict(progress, number);
+                if is_kept {
                     drop(progress);
                     self.finish(Ok(libc::SIGKILL))
                 }
@@ -351,11 +349,7 @@ impl Supervisor {
         number: u64,
     ) -> (bool, Guard<'p, Progress>) {
         let Some(before) = progress.ask_for_copy(number) else { return (true, progress) };
-        self.nudge();
-        while progress.verdict(number).is_none() {
-            progress = progress.wait(&self.changed);
-        }
-        let is_copied = progress.verdict(number) == Some(true);
+        let (is_copied, mut progress) = self.wait_for_verdict(progress, number);
         if let Some(checkpoint) =
             progress.checkpoint.as_mut().filter(|checkpoint| checkpoint.number == number)
         {
@@ -363,6 +357,21 @@ impl Supervisor {
             checkpoint.deadline = before;
         }
         (is_copied, progress)
+    }
+
+    /// Waits until the asker has said whether all is well, or is gone.
+    fn wait_for_verdict<'p>(
+        &'p self,
+        mut progress: Guard<'p, Progress>,
+        number: u64,
+    ) -> (bool, Guard<'p, Progress>) {
+        self.nudge();
+        loop {
+            match progress.verdict(number) {
+                Some(verdict) => return (verdict, progress),
+                None => progress = progress.wait(&self.changed),
+            }
+        }
     }
 
     /// The asker says that the image is safe, or is gone.

@@ -8,7 +8,7 @@ use abi::boot::Platform;
 use vmm::boot::BootSpec;
 use vmm::checkpoint::{ImageFiles, ImageHead};
 use vmm::companions::Companions;
-use vmm::hibernate::{ExecProbe, SwapPlan};
+use vmm::hibernate::{AWAKE_AT_MOST, ExecProbe, Outbound, SwapPlan, Wishes};
 use vmm::hostcall::quota::Quota;
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
@@ -19,7 +19,7 @@ use crate::cgroup::Cgroups;
 use crate::oci::ContainerSpec;
 use crate::preserved::Preserved;
 use crate::resources::Resources;
-use crate::state::OciState;
+use crate::state::{OciState, Root};
 
 /// The parts that a sandbox is made of.
 #[derive(Debug)]
@@ -171,4 +171,19 @@ pub struct Inherited {
     pub console: Option<OwnedFd>,
     /// The descriptors that the first process gets beside its standard streams.
     pub preserved: Preserved,
+}
+
+/// Tells the kernel what is wished of its hibernation.
+pub(crate) fn say_wishes(boot: &mut BootSpec, wishes: &Wishes) {
+    boot.idle_timeout = wishes.idle_timeout;
+    boot.idle_ignores = wishes.ignored();
+    boot.timers = wishes.timers.unwrap_or_default();
+    boot.awake_at_most = wishes.awake_at_most.unwrap_or(AWAKE_AT_MOST);
+    boot.outbound_sleeps = wishes.outbound == Some(Outbound::Sleep);
+}
+
+/// The place for its memory.
+pub(crate) fn swap_plan(wishes: Wishes, boot: &BootSpec) -> SwapPlan {
+    SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
+        .with_cpu_quota(boot.limits.cpu_quota_us, boot.limits.cpu_period_us)
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{MountError, c_path, call, clone_tree, open_directory, system_call};
+use super::{MountError, bytes_of, c_path, call, clone_tree, open_directory, system_call};
 use crate::directory::Directory;
 use crate::jail::{IdMap, cover};
 
@@ -65,17 +65,22 @@ impl LowerDirectory {
     }
 }
 
-/// A path as a text, a character for a byte: not every path is one.
+/// Bytes as a text, a character for each: not all are one, as those of a path.
 #[must_use]
-pub fn text_of(path: &Path) -> String {
-    path.as_os_str().as_encoded_bytes().iter().copied().map(char::from).collect()
+pub fn text_of(bytes: &[u8]) -> String {
+    bytes.iter().copied().map(char::from).collect()
+}
+
+/// The bytes that a text stands for.
+#[must_use]
+pub fn bytes_of_text(text: &str) -> Option<Vec<u8>> {
+    text.chars().map(|char| u8::try_from(char).ok()).collect()
 }
 
 /// The path that a text stands for.
 #[must_use]
 pub fn path_of(text: &str) -> Option<PathBuf> {
-    let bytes: Option<Vec<u8>> = text.chars().map(|char| u8::try_from(char).ok()).collect();
-    Some(OsString::from_vec(bytes?).into())
+    Some(OsString::from_vec(bytes_of_text(text)?).into())
 }
 
 /// A view of a sandbox's, and its directory in the layer.
@@ -185,14 +190,19 @@ impl<'a> Layers<'a> {
     /// Takes down which directory belongs to the view at `path` in the sandbox.
     pub(super) fn note(&mut self, path: &Path, upper: &Path, is_overlay: bool, below: &[LowerDirectory]) {
         let upper = upper.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        self.made.push(LayerView { path: text_of(path), upper, is_overlay, below: below.to_vec() });
+        self.made.push(LayerView {
+            path: text_of(&bytes_of(path)),
+            upper,
+            is_overlay,
+            below: below.to_vec(),
+        });
     }
 
     /// Finds changes that no view begins with.
     pub(super) fn check_all_begun(&self) -> Result<(), MountError> {
         let is_begun = |changes: &Changes| {
             let mut made = self.made.iter().filter(|view| view.is_overlay);
-            made.any(|view| view.path == text_of(&changes.path))
+            made.any(|view| view.path == text_of(&bytes_of(&changes.path)))
         };
         let all = self.beginning.map_or(&[][..], |beginning| beginning.changes);
         match all.iter().find(|changes| !is_begun(changes)) {

@@ -11,10 +11,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use vmm::directory::Directory;
 
+use super::super::digest;
 use super::LayerError;
 use super::attributes::{self, Ids, at};
 
@@ -232,13 +233,9 @@ fn enter(pair: &Pair, name: &OsStr) -> io::Result<Pair> {
 /// Copies what is no hole.
 fn copy_data(from: &File, to: &File, len: u64) -> io::Result<()> {
     let mut start = 0;
-    while start < len {
-        start = match fs::seek(from, SeekFrom::Data(start)) {
-            Err(Errno::NXIO) => return Ok(()),
-            found => found?,
-        };
-        let end = fs::seek(from, SeekFrom::Hole(start))?.min(len);
-        let (mut at_from, mut at_to) = (start, start);
+    while let Some(data) = digest::next_data(from, start)?.filter(|data| *data < len) {
+        let end = digest::end_of_data(from, data, len);
+        let (mut at_from, mut at_to) = (data, data);
         while at_from < end {
             let most = usize::try_from(end - at_from).unwrap_or(AT_ONCE).min(AT_ONCE);
             match fs::copy_file_range(from, Some(&mut at_from), to, Some(&mut at_to), most) {
