@@ -142,7 +142,9 @@ pub enum SandboxError {
     Taken,
     #[error("cannot put memory into it that another VMM has left")]
     Put(#[source] std::io::Error),
-    #[error("cannot bring its memory back: {0}; check the disk of --swap-dir, and start it anew")]
+    #[error(
+        "cannot bring its memory back: {0}; check the disk of --swap-dir, and its snapshot if it has one, and start it anew"
+    )]
     Lost(String),
 }
 

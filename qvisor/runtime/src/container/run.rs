@@ -24,6 +24,8 @@ pub fn run(
     if detach {
         let mut created = begin(options, preserved, true)?;
         created.release()?;
+        // Its lock is the sandbox's alone from here on: who sees it free knows that the sandbox has ended.
+        drop(created);
         match end::start(&options.root, &options.id) {
             Ok(words) => warn_all(words),
             Err(error) => {

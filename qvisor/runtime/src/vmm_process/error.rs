@@ -28,7 +28,7 @@ pub enum VmmError {
     #[error("cannot start a thread: {0}; raise the limit of processes")]
     Thread(io::Error),
     #[error("cannot run the sandbox: {}", chain(.0))]
-    Sandbox(#[from] SandboxError),
+    Sandbox(SandboxError),
     #[error("cannot prepare the sandbox: {0}; run as root, or check the limits of this user")]
     Prepare(io::Error),
     #[error("cannot start the container's leash: {0}; raise the limit of processes")]
@@ -55,6 +55,13 @@ pub enum VmmError {
     Image(#[from] BadImage),
     #[error("cannot keep the memory of its snapshot: {0}; pass a writable --swap-dir")]
     NoHome(String),
+}
+
+// It has the causes in its own words, so none of them is to be told once more.
+impl From<SandboxError> for VmmError {
+    fn from(error: SandboxError) -> Self {
+        Self::Sandbox(error)
+    }
 }
 
 /// An error with its causes.
