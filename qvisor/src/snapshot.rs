@@ -39,13 +39,14 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
             refuses_connections: args.established == Established::Refuse,
             ..ImageTerms::default()
         },
+        codec: args.codec,
         progress: std::io::stderr().is_terminal().then_some(&show_progress),
     };
-    let Taken { manifest, image, layer_us } = container::checkpoint(root, &id, &options)?;
+    let Taken { manifest, image, layer_us, packed_us } = container::checkpoint(root, &id, &options)?;
     let total_us = micros(since.elapsed());
     if args.json {
         let object = json!({
-            "snapshot": shown, "total_us": total_us, "layer_us": layer_us, "image": image, "manifest": manifest,
+            "snapshot": shown, "total_us": total_us, "layer_us": layer_us, "packed_us": packed_us, "image": image, "manifest": manifest,
         });
         return say(&(serde_json::to_string_pretty(&object)? + "\n"));
     }
@@ -54,6 +55,10 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
     let mut text = format!("{}: snapshot {shown} made in {total} ms\n", args.id);
     writeln!(text, "written  {} pages, {} bytes of the kernel's", image.head.pages, image.head.taken_bytes)?;
     writeln!(text, "times    pause {pause} ms, kernel {kernel} ms, pages {pages} ms")?;
+    if let (Some(codec), Some(packed_us)) = (&manifest.files.codec, packed_us) {
+        let packed = millis(packed_us);
+        writeln!(text, "packed   to {} bytes by {codec} in {packed} ms", manifest.files.pages_bytes)?;
+    }
     if let (Some(layer), Some(layer_us)) = (&manifest.files.layer, layer_us) {
         let copied = millis(layer_us);
         writeln!(text, "files    {} changed, {} bytes, copied in {copied} ms", layer.files, layer.bytes)?;
@@ -262,6 +267,7 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
         ("vCPUs", head.cpus.to_string()),
         ("memory", format!("{} bytes", head.memory_bytes)),
         ("pages", format!("{} of {} bytes", head.pages, abi::PAGE_SIZE)),
+        ("packed by", manifest.files.codec.clone().unwrap_or_else(|| "nothing".into())),
         ("kernel memory", format!("{} bytes", head.taken_bytes)),
         ("working set", working_set_pages.map_or("not recorded".into(), |pages| format!("{pages} pages"))),
     ];

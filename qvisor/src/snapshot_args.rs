@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use runtime::container::Surroundings;
 use runtime::settings::Asked;
 use runtime::snapshot::{Place, SnapshotError};
+use vmm::checkpoint::Style;
 
 use crate::choices::UserNamespaceChoice;
 use crate::hibernation_args::HibernationArgs;
@@ -22,6 +23,9 @@ pub struct CheckpointArgs {
     /// Let the container go on afterwards
     #[arg(long)]
     pub leave_running: bool,
+    /// Pack its pages: none, lz4, zstd[:LEVEL], deflate-fixed, deflate-dynamic or deflate-canned
+    #[arg(long, default_value_t = Style::None)]
+    pub codec: Style,
     /// Whether it may have connections to others, over TCP or to Unix sockets of the host, which end in what begins with the snapshot
     #[arg(long, value_enum, default_value_t)]
     pub established: Established,

@@ -1,15 +1,23 @@
 //! Read-only pages that may lie under a home: what several sandboxes begin with.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 use crate::bits::Bits;
-use crate::error::{BaseError, SwapError};
-use crate::page::{PageBytes, PageId, offset_of};
+use crate::bounce::{Bounce, Bounces};
+use crate::error::{BaseError, SwapError, TablesError};
+use crate::packed_base::{BASE_FILE, PackedPages};
+use crate::page::{PAGE_BYTES, Page, PageBytes, PageId, offset_of};
+use crate::pool;
 use crate::sums::{PageSums, Sums};
+
+/// Most pages that are read at once: 128 KiB.
+const RUN_PAGES: usize = 32;
+/// Pages that one thread compares at a time, and packed ones together.
+const PART_PAGES: usize = 512;
 
 /// Pages that never change.
 pub trait Base: Send + Sync {
@@ -17,23 +25,50 @@ pub trait Base: Send + Sync {
     fn has(&self, page: PageId) -> bool;
     /// The number behind the last page that it has.
     fn end(&self) -> PageId;
-    /// Reads the pages from `first` on, which it has.
-    fn read(&self, first: PageId, into: &mut [PageBytes]) -> Result<(), SwapError>;
+    /// Brings pages that it has to where they are wanted. Result: bytes read.
+    fn fetch(&self, pages: Vec<Page>) -> Result<u64, SwapError>;
+    /// Whether pages equal those that it has; what it lacks, or cannot give, differs.
+    fn equals(&self, pages: &[Page]) -> Vec<bool>;
     /// The offset of the page in a file that may be mapped in its place; `None`: there is no such file, or no such page.
     fn window(&self, page: PageId) -> Option<u64>;
-    /// These pages will be read soon.
-    fn hint(&self, runs: &[Range<PageId>]);
+    /// Nothing is read for a while.
+    fn rest(&self) {}
 }
 
-const BASE_FILE: &str = "base file";
-
-/// A base in a file: page *n* at offset *n* × 4096, with holes where there is no page.
-#[derive(Debug)]
+/// A base in a file: page *n* at offset *n* × 4096, with holes where there is no page, or all of them packed.
 pub struct FileBase {
-    file: File,
     present: Bits,
-    /// `None`: pages are taken as they come.
-    sums: Option<Sums>,
+    content: Content,
+}
+
+enum Content {
+    /// `sums`: `None`: pages are taken as they come.
+    Plain {
+        file: File,
+        sums: Option<Sums>,
+    },
+    Packed(Box<PackedPages>),
+}
+
+/// All that must be known of a base to open its file.
+#[derive(Debug, Default)]
+pub struct BaseTables {
+    /// The pages that it has.
+    pub present: Bits,
+    /// The checksums by which pages are checked, in the order of the pages; `None`: they are not checked.
+    pub sums: Option<Vec<u32>>,
+    /// How its pages are packed; empty: they are not.
+    pub packed: Box<[u8]>,
+}
+
+impl fmt::Debug for FileBase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_packed = matches!(self.content, Content::Packed(_));
+        f.debug_struct("FileBase")
+            .field("pages", &self.present.len())
+            .field("is_packed", &is_packed)
+            .finish_non_exhaustive()
+    }
 }
 
 impl FileBase {
@@ -42,40 +77,63 @@ impl FileBase {
         if file.metadata()?.len() < offset_of(present.end()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self { file, present, sums: None })
+        Ok(Self { present, content: Content::Plain { file, sums: None } })
     }
 
     /// The base of the pages of a table, in a file that was written with it. Each page is checked when it is read.
     pub fn with_sums(file: File, table: PageSums) -> Result<Self, BaseError> {
-        let (present, sums) = table.into_parts();
-        let base = Self::new(file, present).map_err(BaseError::File)?;
-        Ok(Self { sums: Some(sums), ..base })
+        let (present, sums, packed) = table.into_parts();
+        Self::checked(file, present, sums, &packed)
     }
 
-    /// The base that had this file, these pages and [these checksums](Self::sums) under another owner; `None`: there is not one for
-    /// each page.
-    #[must_use]
-    pub fn with_known_sums(self, sums: Vec<u32>) -> Option<Self> {
-        let sums = Sums::new(&self.present, sums)?;
-        Some(Self { sums: Some(sums), ..self })
+    fn checked(file: File, present: Bits, sums: Sums, packed: &[u8]) -> Result<Self, BaseError> {
+        if packed.is_empty() {
+            let Self { present, content } = Self::new(file, present).map_err(BaseError::File)?;
+            let content = match content {
+                Content::Plain { file, .. } => Content::Plain { file, sums: Some(sums) },
+                packed @ Content::Packed(_) => packed,
+            };
+            return Ok(Self { present, content });
+        }
+        let content = Content::Packed(PackedPages::open(file, &present, sums.all(), packed)?.into());
+        Ok(Self { present, content })
     }
 
-    /// The checksums by which pages are checked, in the order of the pages; `None`: they are not checked.
-    #[must_use]
-    pub fn sums(&self) -> Option<&[u32]> {
-        self.sums.as_ref().map(Sums::all)
+    /// The base that had this file, and [these tables](Self::tables) under another owner, who may be hostile.
+    pub fn reopen(file: File, tables: BaseTables) -> Result<Self, BaseError> {
+        let BaseTables { present, sums, packed } = tables;
+        let other = BaseError::damaged("it has another number of checksums than of pages");
+        match sums {
+            Some(sums) => {
+                let sums = Sums::new(&present, sums).ok_or(other)?;
+                Self::checked(file, present, sums, &packed)
+            }
+            None if packed.is_empty() => Self::new(file, present).map_err(BaseError::File),
+            None => Err(other),
+        }
     }
 
-    /// Its file.
-    #[must_use]
-    pub fn file(&self) -> &File {
-        &self.file
+    /// All that must be known to open its file once more.
+    pub fn tables(&self) -> Result<BaseTables, TablesError> {
+        let present = self.present.clone();
+        Ok(match &self.content {
+            Content::Plain { sums, .. } => {
+                let sums = sums.as_ref().map(|sums| sums.all().to_vec());
+                BaseTables { present, sums, packed: Box::default() }
+            }
+            Content::Packed(packed) => {
+                BaseTables { present, sums: Some(packed.sums()), packed: packed.tables()?.into() }
+            }
+        })
     }
 
-    /// The pages that it has.
+    /// The descriptor of its file.
     #[must_use]
-    pub fn present(&self) -> &Bits {
-        &self.present
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.content {
+            Content::Plain { file, .. } => Some(file.as_fd()),
+            Content::Packed(packed) => packed.descriptor(),
+        }
     }
 }
 
@@ -88,43 +146,131 @@ impl Base for FileBase {
         self.present.end()
     }
 
-    fn read(&self, first: PageId, into: &mut [PageBytes]) -> Result<(), SwapError> {
-        let ids = first..=PageId::MAX;
-        if let Some(id) = ids.take(into.len()).find(|id| !self.has(*id)) {
-            return Err(SwapError::Unknown { id });
+    fn fetch(&self, mut pages: Vec<Page>) -> Result<u64, SwapError> {
+        match &self.content {
+            Content::Plain { file, sums } => {
+                pages.sort_unstable_by_key(|page| page.id);
+                self.fetch_runs(file, sums.as_ref(), &pages)
+            }
+            Content::Packed(packed) => packed.fetch(&self.present, &pages),
         }
-        if self.file.read_exact_at(into.as_flattened_mut(), offset_of(first)).is_err() {
-            self.read_one_by_one(first, into)?;
+    }
+
+    fn equals(&self, pages: &[Page]) -> Vec<bool> {
+        match &self.content {
+            Content::Plain { file, sums } => {
+                let parts: Vec<&[Page]> = pages.chunks(PART_PAGES).collect();
+                let compared = pool::map(&parts, |part| {
+                    let mut room = Vec::new();
+                    let equals = |run| self.run_equals(file, sums.as_ref(), run, &mut room);
+                    self.runs(part).flat_map(equals).collect::<Vec<_>>()
+                });
+                compared.into_iter().flatten().collect()
+            }
+            Content::Packed(packed) => {
+                let mut bounce = None;
+                pages
+                    .chunks(PART_PAGES)
+                    .flat_map(|part| self.part_equals(packed, part, &mut bounce))
+                    .collect()
+            }
         }
-        self.check(first, into)
     }
 
     fn window(&self, page: PageId) -> Option<u64> {
-        self.has(page).then(|| offset_of(page))
+        let is_plain = matches!(self.content, Content::Plain { .. });
+        (is_plain && self.has(page)).then(|| offset_of(page))
     }
 
-    fn hint(&self, runs: &[Range<PageId>]) {
-        for run in runs {
-            let signed = |offset: u64| libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
-            let (start, len) = (signed(offset_of(run.start)), signed(offset_of(run.end - run.start)));
-            // SAFETY: integers only. A hint that the host does not take costs nothing but time.
-            unsafe { libc::posix_fadvise(self.file.as_raw_fd(), start, len, libc::POSIX_FADV_WILLNEED) };
+    fn rest(&self) {
+        if let Content::Packed(packed) = &self.content {
+            packed.rest();
         }
     }
 }
 
 impl FileBase {
-    /// Reads pages so that an error names the first one that does not come.
-    fn read_one_by_one(&self, first: PageId, into: &mut [PageBytes]) -> Result<(), SwapError> {
-        (first..).zip(into).try_for_each(|(id, page)| {
-            let read = self.file.read_exact_at(page, offset_of(id));
-            read.map_err(|source| SwapError::ReadPage { file: BASE_FILE, id, source })
-        })
+    /// Runs of pages that follow each other in the base, or are not in it.
+    fn runs<'a>(&self, pages: &'a [Page]) -> impl Iterator<Item = &'a [Page]> {
+        let follows =
+            |a: &Page, b: &Page| a.id.checked_add(1) == Some(b.id) && self.has(a.id) == self.has(b.id);
+        pages.chunk_by(follows).flat_map(|run| run.chunks(RUN_PAGES))
+    }
+
+    /// Brings pages, whose numbers ascend.
+    fn fetch_runs(&self, file: &File, sums: Option<&Sums>, pages: &[Page]) -> Result<u64, SwapError> {
+        let runs: Vec<&[Page]> = self.runs(pages).collect();
+        runs.iter().for_each(|run| hint(file, run));
+        let read = pool::map(&runs, |run| {
+            let Some(first) = run.first() else { return Ok(0) };
+            let mut room = vec![[0; PAGE_BYTES]; run.len()];
+            self.read(file, sums, first.id, &mut room)?;
+            run.iter().zip(&room).for_each(|(page, content)| page.copy_in(content));
+            Ok(size_of_val(&room[..]) as u64)
+        });
+        read.into_iter().sum()
+    }
+
+    /// Whether pages equal those of the base, each of which comes behind the one before.
+    fn run_equals(
+        &self,
+        file: &File,
+        sums: Option<&Sums>,
+        run: &[Page],
+        room: &mut Vec<PageBytes>,
+    ) -> Vec<bool> {
+        let Some(first) = run.first().filter(|page| self.has(page.id)) else { return vec![false; run.len()] };
+        room.resize(run.len(), [0; PAGE_BYTES]);
+        if self.read(file, sums, first.id, room).is_err() {
+            return vec![false; run.len()];
+        }
+        let mut copy: PageBytes = [0; PAGE_BYTES];
+        let is_same = |(page, of_base): (&Page, &PageBytes)| {
+            page.copy_out(&mut copy);
+            copy == *of_base
+        };
+        run.iter().zip(&*room).map(is_same).collect()
+    }
+
+    /// Whether pages equal those of the base, which is packed.
+    fn part_equals(&self, packed: &PackedPages, part: &[Page], bounce: &mut Option<Bounce>) -> Vec<bool> {
+        let ids: Vec<PageId> = part.iter().map(|page| page.id).filter(|id| self.has(*id)).collect();
+        let fresh = || Bounces::new(PART_PAGES).take();
+        let Some(mut room) = bounce.take().or_else(fresh) else { return vec![false; part.len()] };
+        let came = packed.fetch(&self.present, &room.pages(&ids)).is_ok();
+        let mut of_base = room.places().iter();
+        let mut copy: PageBytes = [0; PAGE_BYTES];
+        let is_same = |page: &Page| {
+            let Some(of_base) = self.has(page.id).then(|| of_base.next()).flatten() else { return false };
+            page.copy_out(&mut copy);
+            came && copy == *of_base
+        };
+        let same = part.iter().map(is_same).collect();
+        *bounce = Some(room);
+        same
+    }
+
+    /// Reads pages from `first` on, which it has.
+    fn read(
+        &self,
+        file: &File,
+        sums: Option<&Sums>,
+        first: PageId,
+        into: &mut [PageBytes],
+    ) -> Result<(), SwapError> {
+        let ids = first..=PageId::MAX;
+        if let Some(id) = ids.take(into.len()).find(|id| !self.has(*id)) {
+            return Err(SwapError::Unknown { id });
+        }
+        if file.read_exact_at(into.as_flattened_mut(), offset_of(first)).is_err() {
+            read_one_by_one(file, first, into)?;
+        }
+        self.check(sums, first, into)
     }
 
     /// Whether pages have come as they were written.
-    fn check(&self, first: PageId, pages: &[PageBytes]) -> Result<(), SwapError> {
-        let Some(sums) = &self.sums else { return Ok(()) };
+    fn check(&self, sums: Option<&Sums>, first: PageId, pages: &[PageBytes]) -> Result<(), SwapError> {
+        let Some(sums) = sums else { return Ok(()) };
         (first..).zip(pages).try_for_each(|(id, page)| {
             let stored = sums.of(&self.present, id).ok_or(SwapError::Unknown { id })?;
             match crc32c::crc32c(page) {
@@ -133,4 +279,21 @@ impl FileBase {
             }
         })
     }
+}
+
+/// These pages will be read soon.
+fn hint(file: &File, run: &[Page]) {
+    let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
+    let signed = |offset: u64| libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
+    let (start, len) = (signed(offset_of(first.id)), signed(offset_of(last.id - first.id + 1)));
+    // SAFETY: integers only. A hint that the host does not take costs nothing but time.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), start, len, libc::POSIX_FADV_WILLNEED) };
+}
+
+/// Reads pages so that an error names the first one that does not come.
+fn read_one_by_one(file: &File, first: PageId, into: &mut [PageBytes]) -> Result<(), SwapError> {
+    (first..).zip(into).try_for_each(|(id, page)| {
+        let read = file.read_exact_at(page, offset_of(id));
+        read.map_err(|source| SwapError::ReadPage { file: BASE_FILE, id, source })
+    })
 }

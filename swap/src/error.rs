@@ -44,6 +44,10 @@ pub enum BaseError {
     Pages { id: PageId, source: io::Error },
     #[error("page {id} is not the one that was written")]
     Changed { id: PageId },
+    #[error(transparent)]
+    Unpack(SwapError),
+    #[error("there is no memory to read its pages with")]
+    Memory,
 }
 
 impl BaseError {
@@ -79,6 +83,22 @@ pub enum ExportError {
     Read { source: io::Error },
     #[error("{0}")]
     Ended(String),
+}
+
+/// Why the pages of a base could not be packed.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says when it is given, and of what")]
+pub enum PackError {
+    #[error(transparent)]
+    Pages(#[from] SwapError),
+    #[error(transparent)]
+    Tables(#[from] TablesError),
+    #[error("its pages are packed already")]
+    Packed,
+    #[error("there are more of them than can be packed")]
+    TooMany,
+    #[error("cannot use the file of pages: {0}")]
+    File(#[from] io::Error),
 }
 
 /// Why a home's tables could not be written or read.

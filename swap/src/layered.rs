@@ -5,7 +5,6 @@
 //! owner, who must never see what the base has there. Only being stored with the base's very content brings it back.
 
 use std::io::Write;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -13,16 +12,11 @@ use crate::base::Base;
 use crate::bits::Bits;
 use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
-use crate::page::{PAGE_BYTES, Page, PageBytes, PageId};
-use crate::pool;
+use crate::page::{Page, PageId};
 use crate::tables;
 
 const KIND: &[u8; 8] = b"DORMLAYR";
 const VERSION: u32 = 1;
-/// Most pages of the base that are read at once: 128 KiB.
-const RUN_PAGES: usize = 32;
-/// Pages that one thread compares at a time.
-const PART_PAGES: usize = 512;
 /// How far from a touched page others are read along.
 const AROUND_PAGES: u32 = 32;
 
@@ -94,57 +88,13 @@ impl<B: Base, H: Home> Layered<B, H> {
     }
 }
 
-/// Whether the pages, each of which comes behind the one before, equal those of the base. A page that the base cannot
-/// give differs.
-fn compare(base: &dyn Base, run: &[Page], room: &mut Vec<PageBytes>) -> Vec<bool> {
-    let Some(first) = run.first().filter(|page| base.has(page.id)) else { return vec![false; run.len()] };
-    room.resize(run.len(), [0; PAGE_BYTES]);
-    if base.read(first.id, room).is_err() {
-        return vec![false; run.len()];
-    }
-    let mut copy: PageBytes = [0; PAGE_BYTES];
-    let is_same = |(page, of_base): (&Page, &PageBytes)| {
-        page.copy_out(&mut copy);
-        copy == *of_base
-    };
-    run.iter().zip(&*room).map(is_same).collect()
-}
-
-/// Runs of pages that follow each other in the base, or are not in it.
-fn runs<'a>(base: &dyn Base, pages: &'a [Page]) -> impl Iterator<Item = &'a [Page]> {
-    let follows = |a: &Page, b: &Page| a.id.checked_add(1) == Some(b.id) && base.has(a.id) == base.has(b.id);
-    pages.chunk_by(follows).flat_map(|run| run.chunks(RUN_PAGES))
-}
-
 /// Tells the pages that equal those of the base from the others.
 fn split(base: &dyn Base, pages: &[Page]) -> (Vec<Page>, Vec<Page>) {
-    let parts: Vec<&[Page]> = pages.chunks(PART_PAGES).collect();
-    let compared = pool::map(&parts, |part| {
-        let mut room = Vec::new();
-        runs(base, part).flat_map(|run| compare(base, run, &mut room)).collect::<Vec<_>>()
-    });
     let (mut same, mut others) = (Vec::new(), Vec::new());
-    for (page, is_same) in pages.iter().zip(compared.into_iter().flatten()) {
+    for (page, is_same) in pages.iter().zip(base.equals(pages)) {
         if is_same { same.push(*page) } else { others.push(*page) }
     }
     (same, others)
-}
-
-/// Reads pages that are in the base. Result: bytes read.
-fn fetch_from(base: &dyn Base, mut pages: Vec<Page>) -> Result<u64, SwapError> {
-    pages.sort_unstable_by_key(|page| page.id);
-    let runs: Vec<&[Page]> = runs(base, &pages).collect();
-    let ranges: Vec<Range<PageId>> =
-        runs.iter().filter_map(|run| Some(run.first()?.id..run.last()?.id + 1)).collect();
-    base.hint(&ranges);
-    let read = pool::map(&runs, |run| {
-        let Some(first) = run.first() else { return Ok(0) };
-        let mut room = vec![[0; PAGE_BYTES]; run.len()];
-        base.read(first.id, &mut room)?;
-        run.iter().zip(&room).for_each(|(page, content)| page.copy_in(content));
-        Ok(size_of_val(&room[..]) as u64)
-    });
-    read.into_iter().sum()
 }
 
 impl<B: Base, H: Home> Home for Layered<B, H> {
@@ -169,7 +119,7 @@ impl<B: Base, H: Home> Home for Layered<B, H> {
     fn fetch(&self, pages: &[Page]) -> Result<u64, SwapError> {
         let (of_base, own): (Vec<Page>, Vec<Page>) =
             pages.iter().copied().partition(|page| self.is_in_base(page.id));
-        Ok(fetch_from(&*self.base, of_base)? + self.own.fetch(&own)?)
+        Ok(self.base.fetch(of_base)? + self.own.fetch(&own)?)
     }
 
     fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {
@@ -189,6 +139,7 @@ impl<B: Base, H: Home> Home for Layered<B, H> {
     }
 
     fn rest(&self) {
+        self.base.rest();
         self.own.rest();
     }
 

@@ -8,6 +8,7 @@ use crate::base::FileBase;
 use crate::disk::SwapHome;
 use crate::io::Device;
 use crate::packing::Packing;
+use crate::page::PAGE_BYTES;
 use crate::testing::{Faulty, Handle, Memory, home};
 
 const PAGES: PageId = 200;
@@ -172,13 +173,13 @@ fn a_layered_home_is_opened_anew() {
 
 #[test]
 fn a_base_that_ends_too_early_is_refused() {
-    let file = file();
+    let (file, mut memory) = (file(), Memory::new(4));
     file.set_len(4 * PAGE_BYTES as u64).unwrap();
     assert!(FileBase::new(file.try_clone().unwrap(), [4].into_iter().collect()).is_err());
     let base = FileBase::new(file.try_clone().unwrap(), [3].into_iter().collect()).unwrap();
-    assert!(matches!(base.read(2, &mut [[0; PAGE_BYTES]; 2]), Err(SwapError::Unknown { id: 2 })));
+    assert!(matches!(base.fetch(memory.pages(2..4)), Err(SwapError::Unknown { id: 2 })));
     file.set_len(5).unwrap();
-    assert!(matches!(base.read(3, &mut [[0; PAGE_BYTES]]), Err(SwapError::ReadPage { id: 3, .. })));
+    assert!(matches!(base.fetch(memory.pages([3])), Err(SwapError::ReadPage { id: 3, .. })));
 }
 
 #[derive(Clone, Debug)]

@@ -25,7 +25,9 @@ mod home;
 pub mod io;
 mod large;
 mod layered;
+mod pack;
 mod packed;
+mod packed_base;
 mod packing;
 mod page;
 mod page_file;
@@ -33,6 +35,7 @@ mod persist;
 mod persist_sets;
 mod piece;
 mod pool;
+mod ranks;
 mod sampling;
 mod shared;
 mod slots;
@@ -43,16 +46,17 @@ mod tables;
 #[cfg(test)]
 mod testing;
 
-pub use codec::Engine;
+pub use codec::{Engine, Style};
 
-pub use base::{Base, FileBase};
+pub use base::{Base, BaseTables, FileBase};
 pub use bits::Bits;
 pub use disk::SwapHome;
-pub use error::{BaseError, ExportError, SwapError, TablesError};
+pub use error::{BaseError, ExportError, PackError, SwapError, TablesError};
 pub use export::{make_room, read_pages, write_pages, write_set};
 pub use file::{SwapFileError, open_unnamed};
 pub use home::{Home, Stat, Stored};
 pub use layered::Layered;
+pub use pack::pack_base;
 pub use packing::{Codec, CodecError, Packing, Repacked};
 pub use page::{Class, PAGE_BYTES, Page, PageBytes, PageId};
 pub use pool::THREADS;

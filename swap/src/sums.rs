@@ -6,25 +6,35 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 
 use crate::bits::Bits;
+use crate::bounce::Bounces;
 use crate::error::{BaseError, TablesError};
+use crate::packed::SET_PAGES_MAX;
+use crate::packed_base::PackedPages;
 use crate::page::{PAGE_BYTES, PageBytes, PageId, offset_of};
 use crate::pool;
+use crate::ranks::Ranks;
 use crate::tables::{self, Reader};
 
 const KIND: &[u8; 8] = b"DORMPAGE";
-const VERSION: u32 = 1;
+/// The versions: of pages that lie in their file by their numbers, and of packed ones.
+const PLAIN: u32 = 1;
+const PACKED: u32 = 2;
 /// Bytes of a page's digest: the first ones of its BLAKE3.
 const DIGEST_BYTES: usize = 16;
 /// Bytes before the first page's entry, of an entry, and behind the last one.
 const HEAD_BYTES: u64 = 16;
 const ENTRY_BYTES: u64 = 8 + DIGEST_BYTES as u64;
 const SUM_BYTES: u64 = 4;
+/// Most bytes that tell how the pages are packed, for each page, and beside that for each of the sets of all of them.
+const PACKED_PAGE_BYTES: u64 = 2;
+const PACKED_SET_BYTES: u64 = 16 + (1 << 16);
 /// Bytes of the table that are written at a time.
 const PART_BYTES: usize = 64 << 10;
 /// Pages that one thread digests at a time.
 const DIGESTED_PAGES: usize = 128;
-/// Pages that are read at a time to be verified.
+/// Pages that are read at a time to be verified, and of packed ones.
 const VERIFIED_PAGES: usize = 64;
+const UNPACKED_PAGES: usize = 1024;
 
 type PageDigest = [u8; DIGEST_BYTES];
 
@@ -50,7 +60,7 @@ impl<'f> SumsWriter<'f> {
         let mut file = to;
         to.set_len(0)?;
         file.seek(SeekFrom::Start(0))?;
-        let mut part = tables::begin(KIND, VERSION);
+        let mut part = tables::begin(KIND, PLAIN);
         part.extend_from_slice(&count.to_le_bytes());
         Ok(Self { to, part, sum: 0, left: count })
     }
@@ -96,13 +106,16 @@ pub struct PageSums {
     present: Bits,
     sums: Sums,
     digests: Vec<PageDigest>,
+    /// How the pages are packed, as `persist_sets` has it; empty: they are not.
+    packed: Box<[u8]>,
 }
 
 impl PageSums {
     /// Reads the table in a file. Its pages have numbers below `end`. Whoever wrote it may be hostile.
     pub fn read(from: &File, end: PageId) -> Result<Self, BaseError> {
         let len = from.metadata().map_err(BaseError::Table)?.len();
-        let most = HEAD_BYTES + ENTRY_BYTES * u64::from(end) + SUM_BYTES;
+        let sets = (u64::from(end) / SET_PAGES_MAX as u64 + 1) * PACKED_SET_BYTES;
+        let most = HEAD_BYTES + (ENTRY_BYTES + PACKED_PAGE_BYTES) * u64::from(end) + sets + SUM_BYTES;
         let len = usize::try_from(len.min(most + 1)).map_err(|_| BaseError::damaged("it is too long"))?;
         let mut bytes = vec![0; len];
         from.read_exact_at(&mut bytes, 0).map_err(BaseError::Table)?;
@@ -111,10 +124,11 @@ impl PageSums {
 
     /// Reads a table. Its pages have numbers below `end`. Whoever wrote it may be hostile.
     pub fn parse(bytes: &[u8], end: PageId) -> Result<Self, BaseError> {
-        let (_, mut from) = tables::open(bytes, KIND, VERSION..=VERSION)?;
+        let (version, mut from) = tables::open(bytes, KIND, PLAIN..=PACKED)?;
         let count = from.u32()?;
+        let len = u64::from(count) * ENTRY_BYTES;
         // Before memory is taken for so many.
-        if from.len() != u64::from(count) * ENTRY_BYTES {
+        if from.len() != len && version == PLAIN || from.len() <= len && version == PACKED {
             return Err(BaseError::damaged("it has another length than it says"));
         }
         let mut present = Bits::default();
@@ -131,7 +145,33 @@ impl PageSums {
             digests.push(digest);
         }
         let sums = Sums::new(&present, sums).ok_or(BaseError::damaged("a page is missing"))?;
-        Ok(Self { present, sums, digests })
+        Ok(Self { present, sums, digests, packed: from.rest().into() })
+    }
+
+    /// The bytes of the table of the same pages, packed as these bytes say.
+    pub(crate) fn of_packed(&self, sets: &[u8]) -> Vec<u8> {
+        let mut out = tables::begin(KIND, PACKED);
+        let ids = self.present.runs().flat_map(|(first, last)| first..last);
+        out.extend_from_slice(&u32::try_from(self.digests.len()).unwrap_or(u32::MAX).to_le_bytes());
+        for ((id, sum), digest) in ids.zip(self.sums.all()).zip(&self.digests) {
+            out.extend_from_slice(&id.to_le_bytes());
+            out.extend_from_slice(&sum.to_le_bytes());
+            out.extend_from_slice(digest);
+        }
+        out.extend_from_slice(sets);
+        tables::seal(&mut out);
+        out
+    }
+
+    /// Whether its pages are packed.
+    #[must_use]
+    pub fn is_packed(&self) -> bool {
+        !self.packed.is_empty()
+    }
+
+    /// The checksum of a page.
+    pub(crate) fn sum(&self, id: PageId) -> Option<u32> {
+        self.sums.of(&self.present, id)
     }
 
     /// The pages.
@@ -140,13 +180,16 @@ impl PageSums {
         &self.present
     }
 
-    /// The pages and their checksums, for a base.
-    pub(crate) fn into_parts(self) -> (Bits, Sums) {
-        (self.present, self.sums)
+    /// The pages, their checksums and how they are packed, for a base.
+    pub(crate) fn into_parts(self) -> (Bits, Sums, Box<[u8]>) {
+        (self.present, self.sums, self.packed)
     }
 
     /// Whether a file has the very pages that the table was written for: compares all digests.
     pub fn verify(&self, pages: &File) -> Result<(), BaseError> {
+        if self.is_packed() {
+            return self.verify_packed(pages);
+        }
         let mut room = vec![[0; PAGE_BYTES]; VERIFIED_PAGES];
         let mut expected = self.digests.iter();
         for (first, last) in self.present.runs() {
@@ -156,15 +199,35 @@ impl PageSums {
                 pages
                     .read_exact_at(room.as_flattened_mut(), offset_of(first))
                     .map_err(|source| BaseError::Pages { id: first, source })?;
-                for (id, page) in (first..).zip(&*room) {
-                    if expected.next() != Some(&digest(page)) {
-                        return Err(BaseError::Changed { id });
-                    }
-                }
+                compare(first.., room, &mut expected)?;
             }
         }
         Ok(())
     }
+
+    /// [`Self::verify`] of packed pages, which come by their order.
+    fn verify_packed(&self, pages: &File) -> Result<(), BaseError> {
+        let pages = pages.try_clone().map_err(BaseError::File)?;
+        let packed = PackedPages::open(pages, &self.present, self.sums.all(), &self.packed)?;
+        let ids: Vec<PageId> = self.present.runs().flat_map(|(first, last)| first..last).collect();
+        let mut expected = self.digests.iter();
+        let mut bounce = Bounces::new(UNPACKED_PAGES).take().ok_or(BaseError::Memory)?;
+        for ids in ids.chunks(UNPACKED_PAGES) {
+            packed.fetch(&self.present, &bounce.pages(ids)).map_err(BaseError::Unpack)?;
+            compare(ids.iter().copied(), &bounce.places()[..ids.len()], &mut expected)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether pages are those that these digests are of.
+fn compare<'d>(
+    ids: impl IntoIterator<Item = PageId>,
+    pages: &[PageBytes],
+    expected: &mut impl Iterator<Item = &'d PageDigest>,
+) -> Result<(), BaseError> {
+    let mut differs = ids.into_iter().zip(pages).filter(|(_, page)| expected.next() != Some(&digest(page)));
+    differs.next().map_or(Ok(()), |(id, _)| Err(BaseError::Changed { id }))
 }
 
 fn entry(from: &mut Reader<'_>) -> Result<(PageId, u32, PageDigest), TablesError> {
@@ -179,29 +242,19 @@ fn entry(from: &mut Reader<'_>) -> Result<(PageId, u32, PageDigest), TablesError
 pub struct Sums {
     /// In the order of the pages.
     sums: Box<[u32]>,
-    /// How many pages come before those of each word of the set.
-    before: Box<[u32]>,
+    ranks: Ranks,
 }
 
 impl Sums {
     /// Those of these pages, in their order; `None`: there are not as many.
     pub fn new(pages: &Bits, sums: Vec<u32>) -> Option<Self> {
-        let mut count = 0_u32;
-        let before = pages.words().iter().map(|word| {
-            let before = count;
-            count += word.count_ones();
-            before
-        });
-        let before = before.collect();
-        (count as usize == sums.len()).then(|| Self { sums: sums.into(), before })
+        let ranks = Ranks::new(pages);
+        (pages.len() == sums.len() as u64).then(|| Self { sums: sums.into(), ranks })
     }
 
     /// That of a page of the set.
     pub fn of(&self, pages: &Bits, id: PageId) -> Option<u32> {
-        let word = id as usize / 64;
-        let earlier = pages.words().get(word)? & ((1 << (id % 64)) - 1);
-        let at = self.before.get(word)? + earlier.count_ones();
-        self.sums.get(at as usize).copied().filter(|_| pages.has(id))
+        self.sums.get(self.ranks.of(pages, id)? as usize).copied()
     }
 
     /// All of them, in the order of the pages.
@@ -219,7 +272,9 @@ pub fn play(input: &[u8]) {
     for bytes in [input, &sealed] {
         let Ok(table) = PageSums::parse(bytes, END) else { continue };
         assert!(table.present.end() <= END && table.present.len() == table.digests.len() as u64);
-        let (pages, sums) = table.into_parts();
+        // There is no file that has them.
+        let _ = PackedPages::sets(&table.packed, END.into(), table.present.len());
+        let (pages, sums, _) = table.into_parts();
         assert!((0..END + 100).all(|id| sums.of(&pages, id).is_some() == pages.has(id)));
         assert!(pages.len() == sums.all().len() as u64);
     }

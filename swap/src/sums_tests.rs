@@ -98,8 +98,7 @@ fn a_page_that_is_damaged_never_comes_and_is_named() {
         pages.write_all_at(&[byte[0] ^ 1], at).unwrap();
         let base = FileBase::with_sums(pages.try_clone().unwrap(), sums.clone()).unwrap();
         let first = id / 7 * 7 + 1;
-        let mut run = [[0; PAGE_BYTES]; 6];
-        let error = base.read(first, &mut run).unwrap_err();
+        let error = base.fetch(Memory::new(PAGES as usize).pages(first..first + 6)).unwrap_err();
         assert!(matches!(error, SwapError::Damaged { id: damaged, .. } if damaged == id), "{id}: {error}");
         assert!(matches!(sums.verify(&pages), Err(BaseError::Changed { id: changed }) if changed == id));
         pages.write_all_at(&byte, at).unwrap();
@@ -108,7 +107,7 @@ fn a_page_that_is_damaged_never_comes_and_is_named() {
     // A file that ends too early.
     let base = FileBase::with_sums(pages.try_clone().unwrap(), sums.clone()).unwrap();
     pages.set_len(offset_of(10) + 5).unwrap();
-    let error = base.read(8, &mut [[0; PAGE_BYTES]; 6]).unwrap_err();
+    let error = base.fetch(Memory::new(PAGES as usize).pages(8..14)).unwrap_err();
     assert!(matches!(error, SwapError::ReadPage { id: 10, .. }), "{error}");
     assert!(matches!(sums.verify(&pages), Err(BaseError::Pages { .. })));
     assert!(matches!(FileBase::with_sums(pages, sums), Err(BaseError::File(_))));

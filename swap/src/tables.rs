@@ -45,6 +45,11 @@ const SHORT: TablesError = TablesError::Damaged { what: "they are too short" };
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// A reader of these bytes.
+    pub fn of(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     /// The next bytes.
     pub fn bytes(&mut self, len: u64) -> Result<&'a [u8], TablesError> {
         let split = usize::try_from(len).ok().and_then(|len| self.0.split_at_checked(len));

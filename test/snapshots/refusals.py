@@ -13,10 +13,10 @@ from world import FILES, Held
 class Refusals:
     """A snapshot of a container that has ended, and commands that must not make anything of it."""
 
-    def __init__(self, world, topic="Memory", **more):
+    def __init__(self, world, topic="Memory", words=(), **more):
         self.world, self.container = world, world.add(Held(world, topic, **more)).begin()
         self.container.call("step")
-        self.name, _ = self.container.checkpoint()
+        self.name, _ = self.container.checkpoint(more=words)
         self.container.delete()
         self.path = world.snapshots / self.name
         self.tried = 0
@@ -159,8 +159,21 @@ def flips(world):
 def pages(world):
     """A flipped byte of a page is found by `verify`, which names the page, and no program sees it."""
     refusals = Refusals(world)
+    flip_each(world, refusals, places_of_pages(refusals.path))
+
+
+def packed_pages(codec):
+    """The same of packed pages."""
+    def case(world):
+        refusals = Refusals(world, words=("--codec", codec))
+        size = (refusals.path / "pages.img").stat().st_size
+        flip_each(world, refusals, [0, 1, *(size * part // 7 for part in range(1, 7))])
+    return case
+
+
+def flip_each(world, refusals, places):
     container, ends = refusals.container, {"refused": 0, "ended": 0, "untouched": 0}
-    for place in places_of_pages(refusals.path):
+    for place in places:
         with flipped(refusals.path / "pages.img", place):
             try:
                 said = world.refused("snapshot", "verify", refusals.name)
@@ -344,6 +357,7 @@ CASES = [
     ("states", states, ()),
     ("flipped-bytes", flips, ()),
     ("flipped-pages", pages, ()),
+    ("flipped-packed-pages", packed_pages("zstd"), ()),
     ("truncated", truncated, ()),
     ("strangers", strangers, ()),
     ("missing-mounts", mounts, ()),

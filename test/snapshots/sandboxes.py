@@ -112,10 +112,10 @@ class Sandbox(Container):
     def inside(self, *command, code=0):
         return self.world.dormouse("exec", self.id, *command, code=code).stdout
 
-    def checkpoint(self, name=None, leave=False):
+    def checkpoint(self, name=None, leave=False, more=()):
         """Result: the snapshot's name, and the figures."""
         name = name or f"{self.id}.{len(self.images)}"
-        said = self.world.dormouse("checkpoint", "--json", "--name", name, *(["--leave-running"] if leave else []), self.id).stdout
+        said = self.world.dormouse("checkpoint", "--json", "--name", name, *(["--leave-running"] if leave else []), *more, self.id).stdout
         self.images.append(name)
         return name, json.loads(said)
 

@@ -26,6 +26,39 @@ def packed(codec):
     return case
 
 
+def image(codec):
+    """A case in which the pages of snapshots are packed: made, restored, slept on, made again from there, and left running."""
+    def case(world):
+        words = ("--codec", codec)
+        container = world.add(Held(world, "Memory")).begin()
+        container.call("step")
+        for turn in range(world.rounds):
+            name, figures = container.checkpoint(more=words, leave=turn == 1)
+            said, of_pages = figures["manifest"]["files"], figures["manifest"]["head"]["pages"] * 4096
+            check(said["codec"] == codec, f"it is packed by {said.get('codec')}")
+            check(0 < said["pages_bytes"] < of_pages, f"{of_pages} bytes are packed to {said['pages_bytes']}")
+            taken = (world.snapshots / name / "pages.img").stat().st_size
+            check(taken == said["pages_bytes"], f"the file has {taken} bytes, not {said['pages_bytes']}")
+            world.dormouse("snapshot", "verify", name)
+            if turn == 1:
+                container.call("step")
+            container.delete(force=True)
+            asked = container.asked
+            container.restore(name)
+            container.asked = asked - (turn == 1)
+            container.call("step")
+            world.dormouse("hibernate", container.id)
+            container.call("step")
+            # What it recorded is there for the next one.
+            container.delete(force=True)
+            container.asked = asked - (turn == 1)
+            container.restore(name)
+            container.call("step")
+            world.notes.append(f"{said['pages_bytes'] * 100 // of_pages} %")
+            world.dormouse("snapshot", "remove", name)
+    return case
+
+
 def sealed(world):
     """Of sealed memory there is no snapshot, awake or asleep; a container that begins with a snapshot may have its memory sealed."""
     container = world.add(Held(world, "Memory")).begin("--encrypt", "on")
@@ -59,5 +92,8 @@ def sealed(world):
 CASES = [
     ("packed-lz4", packed("lz4"), ()),
     ("packed-zstd", packed("zstd"), ()),
+    ("packed-image-lz4", image("lz4"), ()),
+    ("packed-image-zstd", image("zstd:3"), ()),
+    ("packed-image-canned", image("deflate-canned"), ()),
     ("sealed", sealed, ()),
 ]

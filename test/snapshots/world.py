@@ -164,10 +164,10 @@ class Container:
                           log=self.log)
         return self
 
-    def checkpoint(self, name=None, leave=False):
+    def checkpoint(self, name=None, leave=False, more=()):
         """Result: the snapshot's name, and the figures."""
         name = name or f"{self.id}.{len(self.images)}"
-        words = ("--leave-running",) if leave else ()
+        words = (*more, "--leave-running") if leave else more
         said = self.world.dormouse("checkpoint", "--json", "--name", name, *words, self.id).stdout
         self.images.append(name)
         if not leave:

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use abi::PAGE_SIZE;
 use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
-use swap::{BaseError, FileBase, PageSums};
+pub use swap::Style;
+use swap::{BaseError, FileBase, PackError, PageSums};
 
 use crate::memory::frames_of;
 use crate::snapshot::Snapshot;
@@ -90,6 +91,8 @@ pub enum BadImage {
     PageCount { found: u64, said: u64 },
     #[error("cannot use the image's files: {0}")]
     File(#[from] std::io::Error),
+    #[error(transparent)]
+    Pack(#[from] PackError),
 }
 
 impl ImageFiles {
@@ -124,6 +127,11 @@ impl ImageFiles {
     /// The pages, for a home that is put on them ([`crate::hibernate::Hibernation::on_base`]). Each is checked when it is read.
     pub fn open_base(&self, head: &ImageHead) -> Result<FileBase, BadImage> {
         Ok(FileBase::with_sums(self.pages.try_clone()?, self.sums(head)?)?)
+    }
+
+    /// Packs the pages, which lie in their file as they were written, to other files, which are empty.
+    pub fn pack(&self, head: &ImageHead, style: Style, pages: &File, table: &File) -> Result<(), BadImage> {
+        Ok(swap::pack_base(&self.pages, &self.sums(head)?, style, pages, table)?)
     }
 
     /// The kernel's memory, for [`crate::sandbox::Sandbox::load`].

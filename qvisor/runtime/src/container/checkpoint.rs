@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use vmm::checkpoint::{ImageHead, ImageTaken, ImageTerms};
+use vmm::checkpoint::{ImageHead, ImageTaken, ImageTerms, Style};
 use vmm::directory::Directory;
+use vmm::hibernate::micros;
 use vmm::jail::Users;
 
 use crate::control::{self, Imaged, ImagingError};
@@ -30,6 +31,8 @@ pub struct CheckpointOptions<'o> {
     pub store: &'o Store,
     pub place: Place,
     pub terms: ImageTerms,
+    /// Packs the pages once they are written.
+    pub codec: Style,
     /// Called when it takes long.
     pub progress: Option<Progress<'o>>,
 }
@@ -41,6 +44,8 @@ pub struct Taken {
     pub image: ImageTaken,
     /// How long nothing ran while the changes to files were copied, in microseconds, if they belong to it.
     pub layer_us: Option<u64>,
+    /// How long pages were packed, in microseconds, if they were.
+    pub packed_us: Option<u64>,
 }
 
 /// Makes a snapshot of a container that runs; returns once it is on the disk. Unless it is left running the container has ended by then.
@@ -79,9 +84,10 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     let key = options.store.key()?;
     let making = options.store.begin(&options.place)?;
     let sandbox = root.sandbox(id)?;
-    let taking = Taking { id, layer, making, copied: RefCell::new(None) };
+    let mut taking = Taking { id, layer, making, copied: RefCell::new(None) };
     let ask = || taking.ask(&sandbox, options.terms);
-    let imaged = with_progress(&taking.making, options.progress, ask)?;
+    let imaged = with_progress(&|| taking.making.written_bytes(), options.progress, ask)?;
+    let packed_us = taking.pack(&imaged.image.head, options)?;
     if !imaged.stands_still() {
         return Err(refused("it went on before its files were copied"));
     }
@@ -94,7 +100,7 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
         }
         SnapshotError::Order { id: id.as_str().to_owned(), source }
     })?;
-    Ok(Taken { manifest, image, layer_us: layer })
+    Ok(Taken { manifest, image, layer_us: layer, packed_us })
 }
 
 fn layer_error(id: &Id, source: LayerError) -> SnapshotError {
@@ -133,6 +139,24 @@ impl Taking<'_> {
         control::checkpoint(sandbox, self.making.files(), terms, copy).map_err(failed)
     }
 
+    /// Packs the pages, if that is asked for. Result: how long it took.
+    fn pack(
+        &mut self,
+        head: &ImageHead,
+        options: &CheckpointOptions<'_>,
+    ) -> Result<Option<u64>, SnapshotError> {
+        let style = options.codec;
+        // There is nothing to pack.
+        if style == Style::None || head.pages == 0 {
+            return Ok(None);
+        }
+        let since = Instant::now();
+        let files = self.making.begin_packing()?;
+        with_progress(&|| files.written_bytes(), options.progress, || self.making.pack(head, style, &files))?;
+        self.making.take_packed(style, files)?;
+        Ok(Some(micros(since.elapsed())))
+    }
+
     /// Puts it in its place; result: its manifest, and how long the layer was copied while nothing ran.
     fn commit(
         self,
@@ -152,25 +176,25 @@ impl Taking<'_> {
 }
 
 /// Does something that writes the files, and tells of it from time to time.
-fn with_progress(
-    making: &Making,
+fn with_progress<T>(
+    written_bytes: &(dyn Fn() -> u64 + Sync),
     progress: Option<Progress<'_>>,
-    ask: impl FnOnce() -> Result<Imaged, SnapshotError>,
-) -> Result<Imaged, SnapshotError> {
-    let Some(progress) = progress else { return ask() };
+    write: impl FnOnce() -> T,
+) -> T {
+    let Some(progress) = progress else { return write() };
     let (over, ends) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut patience = SLOW;
             while ends.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-                progress(Some(making.written_bytes()));
+                progress(Some(written_bytes()));
                 patience = STEP;
             }
             if patience == STEP {
                 progress(None);
             }
         });
-        let result = ask();
+        let result = write();
         drop(over);
         result
     })

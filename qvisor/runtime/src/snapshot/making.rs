@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use vmm::checkpoint::{ImageFiles, ImageHead};
+use vmm::checkpoint::{BadImage, ImageFiles, ImageHead, Style};
 use vmm::directory::Directory;
 
 use super::fit::Host;
@@ -30,6 +30,10 @@ const TRIES: usize = 64;
 /// Digits of the part of a directory's name that was drawn.
 const DIGITS: usize = 12;
 
+/// The names of packed pages and their table until they are whole.
+const FRESH_PAGES: &str = ".pages.img";
+const FRESH_TABLE: &str = ".pages.table";
+
 /// See the module. Dropped, nothing of it stays.
 #[derive(Debug)]
 pub struct Making {
@@ -43,7 +47,23 @@ pub struct Making {
     /// Held as long as its maker lives.
     _lock: File,
     files: ImageFiles,
+    /// The codec that has packed the pages, if they are packed.
+    codec: Option<Style>,
     is_done: bool,
+}
+
+/// The files that pages are being packed to.
+#[derive(Debug)]
+pub(crate) struct PackedFiles {
+    pages: File,
+    table: File,
+}
+
+impl PackedFiles {
+    /// Bytes that are written so far.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        blocks_of(&self.pages)
+    }
 }
 
 type Step<T> = Result<T, (&'static str, io::Error)>;
@@ -77,7 +97,8 @@ impl Making {
         match files() {
             Ok(files) => {
                 let place = place.clone();
-                Ok(Self { place, parent, name, beside, directory, _lock: lock, files, is_done: false })
+                let codec = None;
+                Ok(Self { place, parent, name, beside, directory, _lock: lock, files, codec, is_done: false })
             }
             Err(error) => {
                 discard(parent.as_fd(), beside.as_deref(), &directory);
@@ -105,8 +126,38 @@ impl Making {
     /// Bytes that its files take up so far.
     pub(crate) fn written_bytes(&self) -> u64 {
         let ImageFiles { kernel, pages, table, orphans } = &self.files;
-        let blocks = |file: &File| file.metadata().map_or(0, |found| found.blocks());
-        [kernel, pages, table, orphans].into_iter().map(blocks).sum::<u64>() * 512
+        [kernel, pages, table, orphans].into_iter().map(blocks_of).sum()
+    }
+
+    fn failed(&self, what: &'static str, source: io::Error) -> SnapshotError {
+        SnapshotError::Make { place: self.place.clone(), what, source }
+    }
+
+    /// Files for packed pages.
+    pub(crate) fn begin_packing(&self) -> Result<PackedFiles, SnapshotError> {
+        let new =
+            |name| self.directory.new_file(name).map_err(|error| self.failed("making its files", error));
+        Ok(PackedFiles { pages: new(FRESH_PAGES)?, table: new(FRESH_TABLE)? })
+    }
+
+    /// Packs the pages, which are all written.
+    pub(crate) fn pack(&self, head: &ImageHead, style: Style, to: &PackedFiles) -> Result<(), SnapshotError> {
+        let packed = self.files.pack(head, style, &to.pages, &to.table);
+        packed.map_err(|error| match error {
+            BadImage::File(source) => self.failed("packing its pages", source),
+            error => self.failed("packing its pages", io::Error::other(error)),
+        })
+    }
+
+    /// Packed pages take the place of the others.
+    pub(crate) fn take_packed(&mut self, style: Style, packed: PackedFiles) -> Result<(), SnapshotError> {
+        let renamed = self
+            .directory
+            .rename(FRESH_PAGES, PAGES)
+            .and_then(|()| self.directory.rename(FRESH_TABLE, TABLE));
+        renamed.map_err(|error| self.failed("putting its packed pages in their place", error))?;
+        (self.files.pages, self.files.table, self.codec) = (packed.pages, packed.table, Some(style));
+        Ok(())
     }
 
     /// Brings all of it to the disk, and then to its place.
@@ -148,7 +199,8 @@ impl Making {
         let files = || -> io::Result<Files> {
             let pages_bytes = pages.metadata()?.len();
             let [kernel, table, orphans] = [describe(kernel)?, describe(table)?, describe(orphans)?];
-            Ok(Files { kernel, table, orphans, pages_bytes, layer })
+            let codec = self.codec.map(|style| style.to_string());
+            Ok(Files { kernel, table, orphans, pages_bytes, codec, layer })
         };
         let files = files().map_err(|error| ("reading its files", error))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -184,6 +236,11 @@ impl Drop for Making {
             discard(self.parent.as_fd(), self.beside.as_deref(), &self.directory);
         }
     }
+}
+
+/// Bytes that a file takes up on the disk.
+fn blocks_of(file: &File) -> u64 {
+    file.metadata().map_or(0, |found| found.blocks() * 512)
 }
 
 /// The directory above, whoever's it is, and the name in it.
@@ -262,8 +319,18 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
 }
 
 /// The files of a snapshot, the last to go first: without a manifest a directory is none.
-const OURS: [&str; 8] =
-    [MANIFEST, ".manifest.json", KERNEL, PAGES, TABLE, ORPHANS, working_set::FRESH, working_set::WORKING_SET];
+const OURS: [&str; 10] = [
+    MANIFEST,
+    ".manifest.json",
+    KERNEL,
+    PAGES,
+    TABLE,
+    ORPHANS,
+    FRESH_PAGES,
+    FRESH_TABLE,
+    working_set::FRESH,
+    working_set::WORKING_SET,
+];
 
 /// Removes the files of a snapshot.
 fn empty(directory: &Directory) -> io::Result<()> {

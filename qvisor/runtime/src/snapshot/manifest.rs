@@ -136,6 +136,9 @@ pub struct Files {
     pub orphans: FileDigest,
     /// The table has digests of its pages, each for itself.
     pub pages_bytes: u64,
+    /// The codec that packed the pages; `None`: they are not packed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codec: Option<String>,
     /// The changes to files of a sandbox of `dormouse do`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<LayerFiles>,

@@ -283,7 +283,8 @@ impl Opened {
 
     /// Has the host read the pages that will be brought first.
     pub(crate) fn read_ahead(&self) {
-        if let WorkingSet::Recorded(pages) = &self.working_set {
+        // Packed ones lie elsewhere, and are few bytes.
+        if let (WorkingSet::Recorded(pages), None) = (&self.working_set, &self.manifest.files.codec) {
             self.files.read_ahead(pages);
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
-use swap::{Bits, FileBase, Packing, PageId, SwapHome};
+use swap::{BaseError, BaseTables, Bits, FileBase, Packing, PageId, SwapHome};
 
 use super::settling::{self, Settling};
 use super::{Hibernation, PagesHome, Reap, SwapPlan, accelerator, injection};
@@ -41,6 +41,9 @@ struct BaseRecord {
     /// The checksums of all of them; `None`: they are not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sums: Option<Vec<u32>>,
+    /// How they are packed; empty: they are not.
+    #[serde(default, skip_serializing_if = "<[u8]>::is_empty")]
+    packed: Box<[u8]>,
 }
 
 /// A home that is left to the next VMM. Nothing is stored or packed any more.
@@ -48,6 +51,7 @@ pub(crate) struct HomeLeft<'h> {
     home: ReadGuard<'h, PagesHome>,
     turn: Option<BorrowedFd<'h>>,
     plan: &'h SwapPlan,
+    base: Option<BaseTables>,
     files: [RawFd; 3],
     tables: Vec<u8>,
 }
@@ -69,8 +73,10 @@ impl Hibernation {
         home.pages().persist(&mut tables)?;
         let numbers: Vec<RawFd> = home.pages().descriptors().iter().map(AsRawFd::as_raw_fd).collect();
         let files = numbers.try_into().map_err(|_| HandOverError::Refused("its home is not in files"))?;
+        let base = home.base().map(FileBase::tables).transpose()?;
         Ok(HomeLeft {
             home,
+            base,
             turn: self.settling.turn_file().map(AsFd::as_fd),
             plan: &self.plan,
             files,
@@ -82,9 +88,10 @@ impl Hibernation {
 impl HomeLeft<'_> {
     /// The plan for it.
     pub(crate) fn plan(&self) -> HomeRecord {
+        let base = self.home.base().and_then(FileBase::descriptor).zip(self.base.as_ref());
         let SwapPlan { limit_bytes, reap, packing, settle, .. } = self.plan;
         HomeRecord {
-            base: self.home.base().map(BaseRecord::of),
+            base: base.map(|(file, tables)| BaseRecord::of(file, tables)),
             files: self.files,
             turn: self.turn.map(|turn| turn.as_raw_fd()),
             limit_bytes: *limit_bytes,
@@ -102,15 +109,16 @@ impl HomeLeft<'_> {
 
     /// The descriptors that the plan names.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let base = self.home.base().map(|base| base.file().as_fd());
+        let base = self.home.base().and_then(FileBase::descriptor);
         self.home.pages().descriptors().into_iter().chain(self.turn).chain(base).collect()
     }
 }
 
 impl BaseRecord {
-    fn of(base: &FileBase) -> Self {
-        let (pages, sums) = (base.present().runs().collect(), base.sums().map(<[u32]>::to_vec));
-        Self { file: base.file().as_raw_fd(), pages, sums }
+    fn of(file: BorrowedFd<'_>, tables: &BaseTables) -> Self {
+        let BaseTables { present, sums, packed } = tables;
+        let pages = present.runs().collect();
+        Self { file: file.as_raw_fd(), pages, sums: sums.clone(), packed: packed.clone() }
     }
 
     /// Opens the base of a sandbox with so many frames.
@@ -127,12 +135,8 @@ impl BaseRecord {
             (first..last).for_each(|page| present.set(page));
             behind = last;
         }
-        let base = FileBase::new(File::from(take(self.file)?), present)?;
-        match self.sums {
-            Some(sums) => base.with_known_sums(sums),
-            None => Some(base),
-        }
-        .ok_or(HandOverError::Damaged("its base has another number of checksums than of pages"))
+        let tables = BaseTables { present, sums: self.sums, packed: self.packed };
+        FileBase::reopen(File::from(take(self.file)?), tables).map_err(bad_base)
     }
 }
 
@@ -174,6 +178,14 @@ impl HomeRecord {
     }
 }
 
+fn bad_base(error: BaseError) -> HandOverError {
+    match error {
+        BaseError::Damaged { what } => HandOverError::Damaged(what),
+        BaseError::File(source) => HandOverError::Io(source),
+        _ => HandOverError::Damaged("its base cannot be read"),
+    }
+}
+
 fn device(file: File, name: &str) -> Box<dyn Device> {
     injection::faulty(Box::new(file), name)
 }
@@ -203,6 +215,19 @@ mod tests {
             file.write_all_at(&page.to_ne_bytes(), u64::from(page) * PAGE_BYTES as u64).unwrap();
         }
         FileBase::new(file, pages.collect()).unwrap()
+    }
+
+    /// Such a base, packed.
+    fn packed_base(pages: std::ops::Range<PageId>) -> FileBase {
+        let (memory, hibernation) = begin();
+        sleep(&memory, &hibernation, &pages.collect::<Vec<_>>());
+        let [plain, table, packed, packed_table] =
+            [(); 4].map(|()| File::from(memory_file(c"image").unwrap()));
+        swap::write_pages(hibernation.home.as_ref().unwrap().read().pages(), &plain, &table).unwrap();
+        let sums = swap::PageSums::read(&table, frames_of(MEMORY)).unwrap();
+        swap::pack_base(&plain, &sums, swap::Style::Lz4, &packed, &packed_table).unwrap();
+        let sums = swap::PageSums::read(&packed_table, frames_of(MEMORY)).unwrap();
+        FileBase::with_sums(packed, sums).unwrap()
     }
 
     fn open(base: Option<FileBase>) -> Hibernation {
@@ -241,8 +266,14 @@ mod tests {
 
     #[test]
     fn a_home_on_a_base_stores_what_differs_and_goes_on_under_another_vmm() {
+        for base in [base(1..100), packed_base(1..100)] {
+            goes_on_under_another_vmm(base);
+        }
+    }
+
+    fn goes_on_under_another_vmm(base: FileBase) {
         let (memory, _) = begin();
-        let hibernation = open(Some(base(1..100)));
+        let hibernation = open(Some(base));
         // It begins with the base's pages.
         assert_eq!(swap_in(&memory, &hibernation, &[7, 99], SWAP_IN_SET).0, 0);
         assert_eq!((memory.read(phys(7)), memory.read(phys(99))), (Some(7_u32), Some(99_u32)));
@@ -282,8 +313,12 @@ mod tests {
         let next = pass_on(&left, |record| assert!(record.base.is_none())).unwrap();
         // Its tables are no layered home's.
         let of_swap = |record: &mut HomeRecord| {
-            record.base =
-                Some(BaseRecord { file: record.turn.take().unwrap(), pages: Vec::new(), sums: None });
+            record.base = Some(BaseRecord {
+                file: record.turn.take().unwrap(),
+                pages: Vec::new(),
+                sums: None,
+                packed: Box::default(),
+            });
         };
         assert!(matches!(pass_on(&left, of_swap), Err(HandOverError::Tables(_))));
         drop(left);

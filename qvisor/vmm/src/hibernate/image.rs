@@ -95,6 +95,29 @@ mod tests {
     }
 
     #[test]
+    fn an_image_that_is_packed_has_the_same_pages() {
+        let (plain, pages) = image();
+        let packed = files();
+        plain.pack(&head(pages), crate::checkpoint::Style::Zstd(1), &packed.pages, &packed.table).unwrap();
+        packed.verify_pages(&head(pages)).unwrap();
+        let (memory, other) = begin();
+        let other = other.on_base(packed.open_base(&head(pages)).unwrap()).unwrap();
+        assert_eq!(swap_in(&memory, &other, &ids(), SWAP_IN_ALL).0, 0);
+        assert!(ids().iter().all(|id| memory.read(phys(*id)) == Some(*id)));
+        // Damage is found by who reads the page, and by who looks for it.
+        packed.pages.write_all_at(&[0xff; 64], 40).unwrap();
+        assert!(packed.verify_pages(&head(pages)).is_err());
+        let (memory, again) = begin();
+        let again = again.on_base(packed.open_base(&head(pages)).unwrap()).unwrap();
+        assert!(again.fetch(&memory, &mut [4], super::super::Fetch::All).is_err());
+        // What is packed is not packed again.
+        let more = files();
+        let twice =
+            packed.pack(&head(pages), crate::checkpoint::Style::Lz4, &more.pages, &more.table).unwrap_err();
+        assert!(twice.to_string().contains("packed already"), "{twice}");
+    }
+
+    #[test]
     fn a_damaged_page_is_named() {
         let (files, pages) = image();
         files.pages.write_all_at(&[9], 400 * PAGE_BYTES as u64 + 99).unwrap();
