@@ -3,12 +3,15 @@ import contextlib
 import json
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 from commands import clone, snapshot_of
 from lib.command import finish
 from lib.outcome import check
 from lib.waiting import comes, until
 from refusals import flipped
+from sandboxes import Sandbox, shell
+from sandboxes import clone as clone_of_sandbox
 from world import Held
 
 # It is recorded for three seconds.
@@ -141,10 +144,37 @@ def of_clone(world):
         world.dormouse("snapshot", "verify", name)
 
 
+def of_sandbox(world):
+    """That of a sandbox of `do`: recorded by clones that begin at once, which hold the snapshot, one of them wins, and used by later ones."""
+    sandbox = shell(world)
+    name, _ = sandbox.checkpoint(leave=True)
+    file = world.snapshots / name / "ws"
+    command = ("/bin/sh", "-c", "cat /kept/file")
+    with ThreadPoolExecutor(4) as pool:
+        for done in pool.map(lambda _: clone_of_sandbox(world, name, *command), range(4)):
+            check(done.stdout == "mine\n", f"a clone says {done.stdout!r}")
+    until("a working set", file.exists, PATIENCE)
+    world.dormouse("snapshot", "verify", name)
+    pages = json.loads(world.dormouse("snapshot", "inspect", "--json", name).stdout)["working_set_pages"]
+    check(pages, f"it has {pages} pages")
+    before = file.stat().st_ino
+    done = clone_of_sandbox(world, name, *command)
+    check(done.stdout == "mine\n" and not done.stderr, f"a clone says {done.stdout!r} and {done.stderr!r}")
+    other = world.add(Sandbox(world, ())).spawn("--from", name)
+    check(other.line("one") == "1 one", "a clone does not go on")
+    check(other.line("quit") == "2 quit" and other.process.wait(20) == 6, "the clone's status is another")
+    check(file.stat().st_ino == before, "it was written again")
+    check(not (file.parent / ".ws").exists(), "what was being written is there still")
+    world.notes.append(f"{pages} pages")
+    world.dormouse("snapshot", "remove", name)
+    until("the snapshot to go", lambda: not world.left_overs(), PATIENCE)
+
+
 CASES = [
     ("working-set", recorded, ()),
     ("flipped-working-set", flips, ()),
     ("working-set-of-another", strangers, ()),
     ("working-set-read-only", read_only_store, ()),
     ("working-set-of-clone", of_clone, ()),
+    ("working-set-of-sandbox", of_sandbox, ("busybox",)),
 ]

@@ -11,7 +11,7 @@ use super::error::ContainerError;
 use super::membership::Membership;
 use crate::oci::ContainerSpec;
 use crate::settings::{FromSnapshot, Settings};
-use crate::snapshot::{MountPoint, Opened, Place, SnapshotError, Store, Unfit, WorkingSet};
+use crate::snapshot::{MountPoint, Opened, Place, SnapshotError, Store, Unfit};
 use crate::vmm_process::plan::RestorePlan;
 
 /// The platform that a sandbox begins on, and its snapshot.
@@ -54,31 +54,14 @@ impl Base {
     /// Its part of the VMM's plan.
     pub(super) fn restore_plan(&self) -> Result<Option<RestorePlan>, std::io::Error> {
         let Some(snapshot) = &self.snapshot else { return Ok(None) };
-        let told = match &snapshot.working_set {
-            // Without a process that writes it, it is recorded another time.
-            WorkingSet::Missing(_, Some(recording)) => recording.start().ok(),
-            _ => None,
-        };
+        let told = snapshot.start_recording();
         Ok(Some(RestorePlan { head: snapshot.manifest.head.clone(), files: snapshot.files()?, told }))
     }
 
-    /// Says which pages come back first, or that they are to be recorded: in a command's clone until that has ended.
+    /// Says which pages come back first, or that they are to be recorded.
     pub(super) fn say_working_set(&self, options: &CreateOptions, boot: &mut BootSpec) {
-        let Some(snapshot) = &self.snapshot else { return };
-        match &snapshot.working_set {
-            WorkingSet::Recorded(pages) => boot.working_set.clone_from(pages),
-            WorkingSet::Missing(why, recording) => {
-                let advice = if recording.is_some() { "it is recorded anew" } else { "remove its file ws" };
-                if let Some(why) = why {
-                    let place = &snapshot.place;
-                    (options.warn)(&format!(
-                        "the working set of snapshot {place} is not used: {why}; {advice}"
-                    ));
-                }
-                let is_of_exec = options.clone.as_ref().is_some_and(|clone| clone.is_silent);
-                boot.records_working_set = recording.as_ref().map(|_| is_of_exec);
-            }
-        }
+        let is_of_exec = options.clone.as_ref().is_some_and(|clone| clone.is_silent);
+        self.snapshot.iter().for_each(|snapshot| snapshot.say_working_set(boot, is_of_exec, options.warn));
     }
 
     /// Has the host read what the VMM brings first.

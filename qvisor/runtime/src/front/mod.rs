@@ -83,7 +83,7 @@ pub fn run_from<E: From<DoError>>(
     // What it sees files through stays as long as this does.
     let _opened = Arc::clone(&options.opened);
     let layer_root = Root::default_layers().map_err(DoError::from)?;
-    let plan = plan::of_snapshot(options, state_root, &layer_root)?;
+    let plan = plan::of_snapshot(options, state_root, &layer_root, warn)?;
     let process = plan.boot.process_records();
     let running = begin(&id, state_root, &layer_root, plan, &process, warn);
     let mut running = running.map_err(DoError::from)?;

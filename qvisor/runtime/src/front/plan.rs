@@ -85,6 +85,7 @@ pub(super) fn of_snapshot(
     options: FromOptions,
     state_root: &Root,
     layer_root: &Root,
+    warn: fn(&str),
 ) -> Result<Plan, DoError> {
     let place = options.opened.place.clone();
     let unfit = |why: Unfit| DoError::Snapshot(why.at(&place));
@@ -106,6 +107,9 @@ pub(super) fn of_snapshot(
     boot.limits = resources.container_limits();
     (boot.winsize, boot.log_level) = (winsize, options.log_level);
     (boot.accepts_changed, boot.ports) = (options.accepts_changed, options.ports);
+    options.opened.read_ahead();
+    options.opened.say_working_set(&mut boot, is_silent, warn);
+    let told = options.opened.start_recording();
     let files = options.opened.files().map_err(|error| unfit(error.into()))?;
     Ok(Plan {
         tree: Tree::CopyOnWrite {
@@ -128,7 +132,7 @@ pub(super) fn of_snapshot(
         boot,
         pause_hibernates: false,
         is_pod: false,
-        restore: Some(RestorePlan { head, files, told: None }),
+        restore: Some(RestorePlan { head, files, told }),
         host_uds: command.host_uds,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, pids: command.pids, disk_bytes: options.disk_bytes }),

@@ -293,10 +293,10 @@ pub(super) fn lock(directory: &Directory) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether this is still the directory of that name.
-fn is_named(parent: BorrowedFd<'_>, name: &OsStr, directory: &Directory) -> bool {
-    let named = fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
-    let found = fs::fstat(directory);
+/// Whether this is still the entry of that name.
+pub(super) fn is_named(parent: impl AsFd, name: impl AsRef<OsStr>, entry: impl AsFd) -> bool {
+    let named = fs::statat(parent, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW);
+    let found = fs::fstat(entry);
     matches!((named, found), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }
 

@@ -3,10 +3,11 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use vmm::boot::BootSpec;
 use vmm::checkpoint::ImageFiles;
 use vmm::directory::Directory;
 use vmm::mounts::Changes;
@@ -163,8 +164,7 @@ impl Store {
         let changes = changes.map_err(|error| Unfit::from(error).at(place))?;
         let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
         let found = of.read(&directory);
-        // One that is held against being removed is not written to.
-        let recording = if held.is_some() { None } else { Recording::new(of, directory) };
+        let recording = Recording::new(of, directory);
         let working_set = match found {
             Ok(Some(pages)) => WorkingSet::Recorded(pages),
             Ok(None) => WorkingSet::Missing(None, recording),
@@ -279,6 +279,29 @@ impl Opened {
     /// Further descriptors of its files, for another process.
     pub fn files(&self) -> io::Result<ImageFiles> {
         self.files.try_clone()
+    }
+
+    /// Starts the process that writes its working set, if it has none; without one it is recorded another time.
+    pub(crate) fn start_recording(&self) -> Option<OwnedFd> {
+        match &self.working_set {
+            WorkingSet::Missing(_, Some(recording)) => recording.start().ok(),
+            _ => None,
+        }
+    }
+
+    /// Says which pages come back first, or that they are to be recorded; `of_exec`: until a command in the clone has ended.
+    pub(crate) fn say_working_set(&self, boot: &mut BootSpec, of_exec: bool, warn: fn(&str)) {
+        match &self.working_set {
+            WorkingSet::Recorded(pages) => boot.working_set.clone_from(pages),
+            WorkingSet::Missing(why, recording) => {
+                let advice = if recording.is_some() { "it is recorded anew" } else { "remove its file ws" };
+                if let Some(why) = why {
+                    let place = &self.place;
+                    warn(&format!("the working set of snapshot {place} is not used: {why}; {advice}"));
+                }
+                boot.records_working_set = recording.as_ref().map(|_| of_exec);
+            }
+        }
     }
 
     /// Has the host read the pages that will be brought first.

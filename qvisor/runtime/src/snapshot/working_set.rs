@@ -15,8 +15,9 @@ use vmm::directory::Directory;
 use vmm::{footprint, process};
 
 use super::Unfit;
+use super::hold;
 use super::key::Key;
-use super::making::lock;
+use super::making::is_named;
 use super::manifest::{MANIFEST, Manifest};
 
 /// The file, and its name while it is written.
@@ -126,10 +127,20 @@ impl Of {
 
     /// Writes the working set of the snapshot in a directory, unless that is being removed, or somebody else writes one.
     pub(super) fn write(&self, directory: &Directory, pages: &[u32]) -> io::Result<()> {
-        let Some(_lock) = lock(directory)?.filter(|_| directory.has(MANIFEST)) else { return Ok(()) };
-        // Of a writer that was killed.
-        let _ = directory.remove_file(FRESH);
-        let mut file = directory.new_file(FRESH)?;
+        // One that was removed is not held either: whoever sweeps could not take what is left of it.
+        if !directory.has(MANIFEST) {
+            return Ok(());
+        }
+        let _held = match hold::hold(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            held => held?,
+        };
+        // A writer that was killed has left it, and its lock is free.
+        let mut file = directory.make_file(FRESH)?;
+        if file.try_lock().is_err() || !is_named(directory, FRESH, &file) {
+            return Ok(());
+        }
+        file.set_len(0)?;
         let written = file.write_all(&self.encode(pages)).and_then(|()| file.sync_all());
         let renamed = written.and_then(|()| directory.rename(FRESH, WORKING_SET));
         if renamed.is_err() {
@@ -224,6 +235,14 @@ mod tests {
             assert_eq!(of.read(&directory).unwrap().unwrap(), pages);
         }
         assert!(!directory.has(FRESH));
+        // Sandboxes that see files through it hold it, and another writer is at work.
+        let _clone = hold::hold(&directory).unwrap();
+        of.write(&directory, &[8]).unwrap();
+        assert_eq!(of.read(&directory).unwrap().unwrap(), [8]);
+        let other = directory.make_file(FRESH).unwrap();
+        other.lock().unwrap();
+        of.write(&directory, &[9]).unwrap();
+        assert_eq!(of.read(&directory).unwrap().unwrap(), [8]);
     }
 
     #[test]
