@@ -55,9 +55,9 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
     let mut text = format!("{}: snapshot {shown} made in {total} ms\n", args.id);
     writeln!(text, "written  {} pages, {} bytes of the kernel's", image.head.pages, image.head.taken_bytes)?;
     writeln!(text, "times    pause {pause} ms, kernel {kernel} ms, pages {pages} ms")?;
-    if let (Some(codec), Some(packed_us)) = (&manifest.files.codec, packed_us) {
-        let packed = millis(packed_us);
-        writeln!(text, "packed   to {} bytes by {codec} in {packed} ms", manifest.files.pages_bytes)?;
+    if let (Some(packed), Some(packed_us)) = (&manifest.files.packed, packed_us) {
+        let (bytes, took) = (manifest.files.pages_bytes, millis(packed_us));
+        writeln!(text, "packed   to {bytes} bytes by {} in {took} ms", packed.codec)?;
     }
     if let (Some(layer), Some(layer_us)) = (&manifest.files.layer, layer_us) {
         let copied = millis(layer_us);
@@ -267,7 +267,7 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
         ("vCPUs", head.cpus.to_string()),
         ("memory", format!("{} bytes", head.memory_bytes)),
         ("pages", format!("{} of {} bytes", head.pages, abi::PAGE_SIZE)),
-        ("packed by", manifest.files.codec.clone().unwrap_or_else(|| "nothing".into())),
+        ("packed by", manifest.files.packed.as_ref().map_or("nothing", |packed| &packed.codec).into()),
         ("kernel memory", format!("{} bytes", head.taken_bytes)),
         ("working set", working_set_pages.map_or("not recorded".into(), |pages| format!("{pages} pages"))),
     ];

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 use crate::bits::Bits;
-use crate::bounce::{Bounce, Bounces};
+use crate::bounce::Bounces;
 use crate::error::{BaseError, SwapError, TablesError};
 use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, Page, PageBytes, PageId, offset_of};
@@ -167,13 +167,7 @@ impl Base for FileBase {
                 });
                 compared.into_iter().flatten().collect()
             }
-            Content::Packed(packed) => {
-                let mut bounce = None;
-                pages
-                    .chunks(PART_PAGES)
-                    .flat_map(|part| self.part_equals(packed, part, &mut bounce))
-                    .collect()
-            }
+            Content::Packed(packed) => self.packed_equals(packed, pages),
         }
     }
 
@@ -232,21 +226,24 @@ impl FileBase {
         run.iter().zip(&*room).map(is_same).collect()
     }
 
-    /// Whether pages equal those of the base, which is packed.
-    fn part_equals(&self, packed: &PackedPages, part: &[Page], bounce: &mut Option<Bounce>) -> Vec<bool> {
-        let ids: Vec<PageId> = part.iter().map(|page| page.id).filter(|id| self.has(*id)).collect();
-        let fresh = || Bounces::new(PART_PAGES).take();
-        let Some(mut room) = bounce.take().or_else(fresh) else { return vec![false; part.len()] };
-        let came = packed.fetch(&self.present, &room.pages(&ids)).is_ok();
-        let mut of_base = room.places().iter();
+    /// Whether pages equal those of the base, which is packed. Pages that were packed together are unpacked once.
+    fn packed_equals(&self, packed: &PackedPages, pages: &[Page]) -> Vec<bool> {
+        let mut same = vec![false; pages.len()];
+        let Some(mut room) = Bounces::new(PART_PAGES).take() else { return same };
+        let mut ascending: Vec<usize> = (0..pages.len()).filter(|at| self.has(pages[*at].id)).collect();
+        ascending.sort_unstable_by_key(|at| pages[*at].id);
         let mut copy: PageBytes = [0; PAGE_BYTES];
-        let is_same = |page: &Page| {
-            let Some(of_base) = self.has(page.id).then(|| of_base.next()).flatten() else { return false };
-            page.copy_out(&mut copy);
-            came && copy == *of_base
-        };
-        let same = part.iter().map(is_same).collect();
-        *bounce = Some(room);
+        for part in ascending.chunks(PART_PAGES) {
+            let ids: Vec<PageId> = part.iter().map(|at| pages[*at].id).collect();
+            let places = room.pages(&ids);
+            let fetch = |pages: &[Page]| packed.fetch(&self.present, pages).is_ok();
+            let all_came = fetch(&places);
+            let came: Vec<bool> = places.chunks(1).map(|place| all_came || fetch(place)).collect();
+            for ((at, of_base), came) in part.iter().zip(room.places().iter()).zip(came) {
+                pages[*at].copy_out(&mut copy);
+                same[*at] = came && copy == *of_base;
+            }
+        }
         same
     }
 

@@ -95,6 +95,8 @@ pub enum PackError {
     Tables(#[from] TablesError),
     #[error("its pages are packed already")]
     Packed,
+    #[error("it is not wanted any more")]
+    Stopped,
     #[error("there are more of them than can be packed")]
     TooMany,
     #[error("cannot use the file of pages: {0}")]

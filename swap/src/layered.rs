@@ -103,6 +103,8 @@ impl<B: Base, H: Home> Home for Layered<B, H> {
         let (mut same, set) = split(&*base, working_set);
         let (same_of_rest, rest) = split(&*base, rest);
         same.extend(same_of_rest);
+        // The sandbox is about to sleep.
+        base.rest();
         let stored = self.own.store(&set, &rest)?;
         // From here on nothing can fail.
         for page in set.iter().chain(&rest).filter(|page| base.has(page.id)) {

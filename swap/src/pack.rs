@@ -20,13 +20,14 @@ use crate::sums::PageSums;
 const PARTITION_PAGES: u32 = 16;
 
 /// Packs pages that lie in a file by their numbers, as `table` has them, to another file, which is empty, and writes the table of what that
-/// is then. Pages that are not as the table says are not packed.
+/// is then. Pages that are not as the table says are not packed. `goes_on` is asked now and then.
 pub fn pack_base(
     from: &File,
     table: &PageSums,
     style: Style,
     to: &File,
     to_table: &File,
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<(), PackError> {
     if table.is_packed() {
         return Err(PackError::Packed);
@@ -41,16 +42,11 @@ pub fn pack_base(
         for_engine: false,
     };
     for ids in ids.chunks(SET_PAGES_MAX) {
-        let plan = SetPlan {
-            layout,
-            pages: ids.len(),
-            budget: u64::MAX,
-            in_parallel: true,
-            beside: &[],
-            goes_on: &|| true,
-        };
+        let plan =
+            SetPlan { layout, pages: ids.len(), budget: u64::MAX, in_parallel: true, beside: &[], goes_on };
         match write_set(&packed, &plan, &mut Plain { file: from, table, ids })? {
             Outcome::Done(set) if packed.numbers_left() > 0 => packed.add(set),
+            Outcome::Stopped => return Err(PackError::Stopped),
             _ => return Err(PackError::TooMany),
         };
     }

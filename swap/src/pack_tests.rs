@@ -42,7 +42,7 @@ fn packed(style: Style) -> (Memory, File, File) {
     let (memory, pages, table) = image();
     let (to, to_table) = (file(), file());
     to_table.write_all_at(&[7; 90_000], 0).unwrap();
-    pack_base(&pages, &PageSums::read(&table, PAGES).unwrap(), style, &to, &to_table).unwrap();
+    pack_base(&pages, &PageSums::read(&table, PAGES).unwrap(), style, &to, &to_table, &|| true).unwrap();
     assert!(to.metadata().unwrap().len() < pages.metadata().unwrap().len());
     (memory, to, to_table)
 }
@@ -77,7 +77,11 @@ fn packed_pages_come_back_whatever_packed_them() {
         // What differs is stored, and what does not is not.
         memory.set(3, 5);
         memory.set(7, 5);
-        let stored = home.store(&[], &memory.pages(ids().chain([7]))).unwrap();
+        // In whatever order they come.
+        let mut pages_of_sleep = memory.pages(ids().chain([7]));
+        pages_of_sleep.reverse();
+        pages_of_sleep.swap(5, 300);
+        let stored = home.store(&[], &pages_of_sleep).unwrap();
         assert_eq!((stored.base_pages, stored.swap_pages), (ids().count() as u64 - 1, 2), "{style}");
         comes_back(&home, &memory, ids().chain([7]));
         home.rest();
@@ -156,10 +160,12 @@ fn pages_that_are_not_as_their_table_says_are_not_packed() {
     let (_, pages, table) = image();
     pages.write_all_at(&[9], offset_of(100) + 5).unwrap();
     let sums = PageSums::read(&table, PAGES).unwrap();
-    let error = pack_base(&pages, &sums, Style::Lz4, &file(), &file()).unwrap_err();
+    let error = pack_base(&pages, &sums, Style::Lz4, &file(), &file(), &|| true).unwrap_err();
     assert!(error.to_string().starts_with("page 100 came back"), "{error}");
     let full = OpenOptions::new().read(true).write(true).open("/dev/full").unwrap();
     let (_, pages, _) = image();
-    assert!(pack_base(&pages, &sums, Style::Lz4, &full, &file()).is_err());
-    assert!(pack_base(&pages, &sums, Style::Lz4, &file(), &full).is_err());
+    assert!(pack_base(&pages, &sums, Style::Lz4, &full, &file(), &|| true).is_err());
+    assert!(pack_base(&pages, &sums, Style::Lz4, &file(), &full, &|| true).is_err());
+    let stopped = pack_base(&pages, &sums, Style::Lz4, &file(), &file(), &|| false);
+    assert!(matches!(stopped, Err(PackError::Stopped)));
 }

@@ -35,7 +35,7 @@ impl PackedPages {
 
     /// Reads the sets of so many pages, in a file of this length in pages.
     pub fn sets(sets: &[u8], room: u64, pages: u64) -> Result<Vec<(usize, PackedSet)>, BaseError> {
-        let sets = persist_sets::read(persist_sets::VERSION, Reader::of(sets), room)?;
+        let sets = persist_sets::read(persist_sets::VERSION, Reader::of(sets), room, pages)?;
         let mut left = pages;
         for (at, (number, set)) in sets.iter().enumerate() {
             let wanted = left.min(SET_PAGES_MAX as u64);

@@ -99,10 +99,36 @@ fn tables(version: u32, count: u8, mut from: Reader<'_>) -> Result<TableSet, Tab
     TableSet::new(tables).filter(|_| from.is_empty()).ok_or_else(is_none)
 }
 
-/// Reads sets, with their numbers. None of their pages is in use. The file is long enough for `room` pages; whoever made the
-/// tables may be hostile.
-pub fn read(version: u32, mut from: Reader<'_>, room: u64) -> Result<Vec<(usize, PackedSet)>, TablesError> {
+/// Reads the partitions of a set of so many pages. None of them is in use.
+fn push_partitions(set: &mut PackedSet, pages: u32, from: &mut Reader<'_>) -> Result<(), TablesError> {
+    let partition_pages = set.layout.partition_pages;
+    let mut left = pages as usize;
+    let mut lens = from.part(u64::from(pages).div_ceil(partition_pages.into()) * 2)?;
+    let no_sums = [0; 16];
+    while left > 0 {
+        let of_partition = left.min(partition_pages as usize);
+        let len = lens.u16()?;
+        if usize::from(len) > of_partition * PAGE_BYTES / 8 * 7 {
+            return Err(damaged("a partition is too long"));
+        }
+        set.push((len > 0).then_some(len), &no_sums[..of_partition]);
+        left -= of_partition;
+    }
+    set.free_all();
+    set.trim();
+    Ok(())
+}
+
+/// Reads sets, with their numbers, of no more than `most` pages together. None of their pages is in use. The file is long enough for
+/// `room` pages; whoever made the tables may be hostile.
+pub fn read(
+    version: u32,
+    mut from: Reader<'_>,
+    room: u64,
+    most: u64,
+) -> Result<Vec<(usize, PackedSet)>, TablesError> {
     let mut sets: Vec<(usize, PackedSet)> = Vec::new();
+    let mut left_of_all = most;
     while !from.is_empty() {
         let (at, flags, partition_pages, count) = (from.u8()?, from.u8()?, from.u8()?, from.u8()?);
         let of_style = [from.u8()?, from.u8()?];
@@ -118,6 +144,9 @@ pub fn read(version: u32, mut from: Reader<'_>, room: u64) -> Result<Vec<(usize,
         if !is_good {
             return Err(damaged("a set is out of place"));
         }
+        // Before memory is taken for them.
+        left_of_all =
+            left_of_all.checked_sub(pages.into()).ok_or(damaged("sets have more pages than there are"))?;
         let of_tables = from.part(tables_len.into())?;
         let tables = match style {
             Style::DeflateCanned => Some(Arc::new(tables(version, count, of_tables)?)),
@@ -132,20 +161,7 @@ pub fn read(version: u32, mut from: Reader<'_>, room: u64) -> Result<Vec<(usize,
             for_engine: flags & FOR_ENGINE != 0,
         };
         let mut set = PackedSet::new(layout, tables, None, first);
-        let mut left = pages as usize;
-        let mut lens = from.part(u64::from(pages).div_ceil(partition_pages.into()) * 2)?;
-        let no_sums = [0; 16];
-        while left > 0 {
-            let of_partition = left.min(partition_pages.into());
-            let len = lens.u16()?;
-            if usize::from(len) > of_partition * PAGE_BYTES / 8 * 7 {
-                return Err(damaged("a partition is too long"));
-            }
-            set.push((len > 0).then_some(len), &no_sums[..of_partition]);
-            left -= of_partition;
-        }
-        set.free_all();
-        set.trim();
+        push_partitions(&mut set, pages, &mut from)?;
         let region = set.region();
         let fits = u64::from(region.end) <= room.min(SLOTS_MAX.into()) && region.start < region.end;
         let overlaps = |other: &Range<u32>| region.start < other.end && other.start < region.end;

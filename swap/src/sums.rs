@@ -163,6 +163,12 @@ impl PageSums {
         out
     }
 
+    /// Bytes of a table of so many pages that are not packed.
+    #[must_use]
+    pub const fn plain_bytes(pages: u64) -> u64 {
+        pages.saturating_mul(ENTRY_BYTES).saturating_add(HEAD_BYTES + SUM_BYTES)
+    }
+
     /// Whether its pages are packed.
     #[must_use]
     pub fn is_packed(&self) -> bool {

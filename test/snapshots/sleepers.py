@@ -35,7 +35,7 @@ def image(codec):
         for turn in range(world.rounds):
             name, figures = container.checkpoint(more=words, leave=turn == 1)
             said, of_pages = figures["manifest"]["files"], figures["manifest"]["head"]["pages"] * 4096
-            check(said["codec"] == codec, f"it is packed by {said.get('codec')}")
+            check(said.get("packed", {}).get("codec") == codec, f"it is packed by {said.get('packed')}")
             check(0 < said["pages_bytes"] < of_pages, f"{of_pages} bytes are packed to {said['pages_bytes']}")
             taken = (world.snapshots / name / "pages.img").stat().st_size
             check(taken == said["pages_bytes"], f"the file has {taken} bytes, not {said['pages_bytes']}")

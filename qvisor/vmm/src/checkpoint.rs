@@ -129,9 +129,28 @@ impl ImageFiles {
         Ok(FileBase::with_sums(self.pages.try_clone()?, self.sums(head)?)?)
     }
 
-    /// Packs the pages, which lie in their file as they were written, to other files, which are empty.
-    pub fn pack(&self, head: &ImageHead, style: Style, pages: &File, table: &File) -> Result<(), BadImage> {
-        Ok(swap::pack_base(&self.pages, &self.sums(head)?, style, pages, table)?)
+    /// Packs the pages, which lie in their file as they were written, to other files, which are empty. `goes_on` is asked now and then.
+    pub fn pack(
+        &self,
+        head: &ImageHead,
+        style: Style,
+        pages: &File,
+        table: &File,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), BadImage> {
+        // Whoever wrote it may be a stranger, and it is read here as a whole.
+        if self.table.metadata()?.len() != PageSums::plain_bytes(head.pages) {
+            return Err(BaseError::Damaged { what: "it has another length than its pages" }.into());
+        }
+        Ok(swap::pack_base(&self.pages, &self.sums(head)?, style, pages, table, goes_on)?)
+    }
+
+    /// Has the host read all pages, which are packed, if they are few.
+    pub fn read_ahead_packed(&self) {
+        const MOST: u64 = 64 << 20;
+        if self.pages.metadata().is_ok_and(|found| found.len() <= MOST) {
+            let _ = fs::fadvise(&self.pages, 0, None, Advice::WillNeed);
+        }
     }
 
     /// The kernel's memory, for [`crate::sandbox::Sandbox::load`].

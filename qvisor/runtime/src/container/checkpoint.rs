@@ -87,17 +87,22 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     let mut taking = Taking { id, layer, making, copied: RefCell::new(None) };
     let ask = || taking.ask(&sandbox, options.terms);
     let imaged = with_progress(&|| taking.making.written_bytes(), options.progress, ask)?;
-    let packed_us = taking.pack(&imaged.image.head, options)?;
+    let packed_us = match taking.pack(&imaged, options) {
+        Err(_) if !imaged.stands_still() => {
+            let why =
+                "it went on before its pages were packed; choose a quicker codec, or pass --leave-running";
+            return Err(refused(why));
+        }
+        packed => packed?,
+    };
     if !imaged.stands_still() {
-        return Err(refused("it went on before its files were copied"));
+        return Err(refused("it went on before all of it was copied"));
     }
     // Until it is on the disk the sandbox stands still, and goes on should that fail.
     let (manifest, layer) = taking.commit(imaged.image.head.clone(), described, &key)?;
     let image = imaged.kept().map_err(|source| {
         // It goes on, and nobody was told of the snapshot.
-        if let Place::Named(name) = &options.place {
-            let _ = options.store.remove(name);
-        }
+        options.store.take_back(&options.place);
         SnapshotError::Order { id: id.as_str().to_owned(), source }
     })?;
     Ok(Taken { manifest, image, layer_us: layer, packed_us })
@@ -142,17 +147,19 @@ impl Taking<'_> {
     /// Packs the pages, if that is asked for. Result: how long it took.
     fn pack(
         &mut self,
-        head: &ImageHead,
+        imaged: &Imaged,
         options: &CheckpointOptions<'_>,
     ) -> Result<Option<u64>, SnapshotError> {
-        let style = options.codec;
+        let (style, head) = (options.codec, &imaged.image.head);
         // There is nothing to pack.
         if style == Style::None || head.pages == 0 {
             return Ok(None);
         }
         let since = Instant::now();
         let files = self.making.begin_packing()?;
-        with_progress(&|| files.written_bytes(), options.progress, || self.making.pack(head, style, &files))?;
+        let goes_on = || imaged.stands_still();
+        let pack = || self.making.pack(head, style, &files, &goes_on);
+        with_progress(&|| files.written_bytes(), options.progress, pack)?;
         self.making.take_packed(style, files)?;
         Ok(Some(micros(since.elapsed())))
     }

@@ -1,5 +1,6 @@
 //! The asker's side of a checkpoint.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -39,9 +40,11 @@ pub fn checkpoint<E>(
         copy().map_err(ImagingError::Copy)?;
     }
     match figures {
-        Some(Figures::Checkpoint(image)) => {
-            Ok(Imaged { image: *image, ends: (!leave_running).then_some(stream) })
-        }
+        Some(Figures::Checkpoint(image)) => Ok(Imaged {
+            image: *image,
+            ends: (!leave_running).then_some(stream),
+            has_gone_on: Cell::new(false),
+        }),
         _ => Err(OrderError::Ended.into()),
     }
 }
@@ -71,13 +74,19 @@ impl<E> From<OrderError> for ImagingError<E> {
 pub struct Imaged {
     pub image: ImageTaken,
     ends: Option<UnixStream>,
+    /// It was heard that it has gone on.
+    has_gone_on: Cell<bool>,
 }
 
 impl Imaged {
     /// Whether it stands still yet, if it is to end.
     #[must_use]
     pub fn stands_still(&self) -> bool {
-        self.ends.as_ref().is_none_or(|stream| process::receive_now(stream, &mut [0]).is_none())
+        let says_nothing =
+            |stream: &UnixStream| process::receive_now(stream, &mut [0]).is_none() && !self.has_gone_on.get();
+        let stands_still = self.ends.as_ref().is_none_or(says_nothing);
+        self.has_gone_on.set(!stands_still);
+        stands_still
     }
 
     /// The files are safe: the sandbox ends, if it is to. An error says that it goes on.

@@ -105,7 +105,7 @@ impl Host {
         if made == here { Ok(()) } else { Err(Unfit::Registers { made, here }) }
     }
 
-    fn check_sizes(&self, head: &ImageHead) -> Result<(), Unfit> {
+    pub(crate) fn check_sizes(&self, head: &ImageHead) -> Result<(), Unfit> {
         let refuse = |what: String, why: String| Err(Unfit::Size { what, why });
         if !(1..=MAX_CPUS).contains(&head.cpus) {
             return refuse(format!("{} vCPUs", head.cpus), format!("a sandbox has 1 to {MAX_CPUS}"));

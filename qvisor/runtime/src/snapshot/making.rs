@@ -17,7 +17,7 @@ use vmm::directory::Directory;
 use super::fit::Host;
 use super::key::Key;
 use super::layer::LayerFiles;
-use super::manifest::{Described, FileDigest, Files, MANIFEST, Manifest, VERSION};
+use super::manifest::{Described, FileDigest, Files, MANIFEST, Manifest, PackedBy, VERSION};
 use super::{KERNEL, LAYER, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest, working_set};
 use crate::removal;
 use crate::state::Id;
@@ -141,8 +141,16 @@ impl Making {
     }
 
     /// Packs the pages, which are all written.
-    pub(crate) fn pack(&self, head: &ImageHead, style: Style, to: &PackedFiles) -> Result<(), SnapshotError> {
-        let packed = self.files.pack(head, style, &to.pages, &to.table);
+    pub(crate) fn pack(
+        &self,
+        head: &ImageHead,
+        style: Style,
+        to: &PackedFiles,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), SnapshotError> {
+        // They are a VMM's words, and memory is taken here by them.
+        Host::this().check_sizes(head).map_err(|why| why.at(&self.place))?;
+        let packed = self.files.pack(head, style, &to.pages, &to.table, goes_on);
         packed.map_err(|error| match error {
             BadImage::File(source) => self.failed("packing its pages", source),
             error => self.failed("packing its pages", io::Error::other(error)),
@@ -199,8 +207,10 @@ impl Making {
         let files = || -> io::Result<Files> {
             let pages_bytes = pages.metadata()?.len();
             let [kernel, table, orphans] = [describe(kernel)?, describe(table)?, describe(orphans)?];
-            let codec = self.codec.map(|style| style.to_string());
-            Ok(Files { kernel, table, orphans, pages_bytes, codec, layer })
+            let packed = self.codec.map(|style| -> io::Result<PackedBy> {
+                Ok(PackedBy { codec: style.to_string(), digest: describe(pages)?.digest })
+            });
+            Ok(Files { kernel, table, orphans, pages_bytes, packed: packed.transpose()?, layer })
         };
         let files = files().map_err(|error| ("reading its files", error))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -333,7 +343,7 @@ const OURS: [&str; 10] = [
 ];
 
 /// Removes the files of a snapshot.
-fn empty(directory: &Directory) -> io::Result<()> {
+pub(super) fn empty(directory: &Directory) -> io::Result<()> {
     empty_but_layer(directory)?;
     match directory.directory(OsStr::new(LAYER)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -136,12 +136,22 @@ pub struct Files {
     pub orphans: FileDigest,
     /// The table has digests of its pages, each for itself.
     pub pages_bytes: u64,
-    /// The codec that packed the pages; `None`: they are not packed.
+    /// The pages are packed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub codec: Option<String>,
+    pub packed: Option<PackedBy>,
     /// The changes to files of a sandbox of `dormouse do`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<LayerFiles>,
+}
+
+/// How pages are packed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PackedBy {
+    /// The codec, for people.
+    pub codec: String,
+    /// The digest of the file, for those who unpack it where nothing confines them.
+    pub digest: String,
 }
 
 /// A file's length, and its digest: BLAKE3 of its pages that are not all zeros.

@@ -35,7 +35,7 @@ pub(crate) use self::layer::fill;
 pub use self::layer::{Copied, Layer, LayerError, LayerFiles};
 pub use self::making::Making;
 pub use self::manifest::{
-    CpuFeatures, Described, DescribedCommand, FileDigest, Files, Manifest, MountPoint, NetworkKind,
+    CpuFeatures, Described, DescribedCommand, FileDigest, Files, Manifest, MountPoint, NetworkKind, PackedBy,
 };
 pub use self::store::{Listed, Opened, Store, WorkingSet};
 pub use self::working_set::{BadWorkingSet, Recording};

@@ -180,6 +180,10 @@ impl Store {
         let check = || -> Result<Manifest, Unfit> {
             let manifest = manifest_in(&directory, &key)?;
             let files = files_in(&directory, &manifest)?;
+            if let Some(packed) = &manifest.files.packed {
+                let said = FileDigest { bytes: manifest.files.pages_bytes, digest: packed.digest.clone() };
+                check(&files.pages, &said, PAGES)?;
+            }
             files.verify_pages(&manifest.head)?;
             if let Some(layer) = &manifest.files.layer {
                 let sum = layer::sum(&directory.directory(OsStr::new(LAYER))?).map_err(Unfit::Layer)?;
@@ -229,6 +233,17 @@ impl Store {
         if let Ok(root) = Directory::open(&self.root) {
             making::remove_abandoned(root.as_fd(), None);
         }
+    }
+
+    /// Takes back a snapshot that was made a moment ago.
+    pub(crate) fn take_back(&self, place: &Place) {
+        // What stays is a snapshot that nobody was told of.
+        let _ = match place {
+            Place::Named(name) => self.remove(name),
+            Place::Directory(path) => Directory::open(path)
+                .and_then(|directory| making::empty(&directory))
+                .map_err(|source| self.error(source)),
+        };
     }
 
     /// Removes a snapshot from the store. Sandboxes that run on it go on: they have its files open, and what they see files through goes
@@ -306,9 +321,10 @@ impl Opened {
 
     /// Has the host read the pages that will be brought first.
     pub(crate) fn read_ahead(&self) {
-        // Packed ones lie elsewhere, and are few bytes.
-        if let (WorkingSet::Recorded(pages), None) = (&self.working_set, &self.manifest.files.codec) {
-            self.files.read_ahead(pages);
+        match (&self.working_set, &self.manifest.files.packed) {
+            (WorkingSet::Recorded(pages), None) => self.files.read_ahead(pages),
+            (WorkingSet::Recorded(_), Some(_)) => self.files.read_ahead_packed(),
+            (WorkingSet::Missing(..), _) => {}
         }
     }
 

@@ -225,7 +225,7 @@ mod tests {
             [(); 4].map(|()| File::from(memory_file(c"image").unwrap()));
         swap::write_pages(hibernation.home.as_ref().unwrap().read().pages(), &plain, &table).unwrap();
         let sums = swap::PageSums::read(&table, frames_of(MEMORY)).unwrap();
-        swap::pack_base(&plain, &sums, swap::Style::Lz4, &packed, &packed_table).unwrap();
+        swap::pack_base(&plain, &sums, swap::Style::Lz4, &packed, &packed_table, &|| true).unwrap();
         let sums = swap::PageSums::read(&packed_table, frames_of(MEMORY)).unwrap();
         FileBase::with_sums(packed, sums).unwrap()
     }

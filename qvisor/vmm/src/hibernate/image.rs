@@ -32,7 +32,7 @@ mod tests {
 
     use super::super::tests::{begin, phys, sleep, swap_in};
     use super::*;
-    use crate::checkpoint::{BadImage, ImageFiles, ImageHead};
+    use crate::checkpoint::{BadImage, ImageFiles, ImageHead, Style};
     use crate::hibernate::SwapPlan;
     use crate::host_paths::HostPaths;
     use crate::memory::{SandboxMemory, memory_file};
@@ -98,7 +98,7 @@ mod tests {
     fn an_image_that_is_packed_has_the_same_pages() {
         let (plain, pages) = image();
         let packed = files();
-        plain.pack(&head(pages), crate::checkpoint::Style::Zstd(1), &packed.pages, &packed.table).unwrap();
+        plain.pack(&head(pages), Style::Zstd(1), &packed.pages, &packed.table, &|| true).unwrap();
         packed.verify_pages(&head(pages)).unwrap();
         let (memory, other) = begin();
         let other = other.on_base(packed.open_base(&head(pages)).unwrap()).unwrap();
@@ -111,10 +111,12 @@ mod tests {
         let again = again.on_base(packed.open_base(&head(pages)).unwrap()).unwrap();
         assert!(again.fetch(&memory, &mut [4], super::super::Fetch::All).is_err());
         // What is packed is not packed again.
-        let more = files();
-        let twice =
-            packed.pack(&head(pages), crate::checkpoint::Style::Lz4, &more.pages, &more.table).unwrap_err();
+        let (more, sums) = (files(), packed.sums(&head(pages)).unwrap());
+        let twice = swap::pack_base(&packed.pages, &sums, Style::Lz4, &more.pages, &more.table, &|| true)
+            .unwrap_err();
         assert!(twice.to_string().contains("packed already"), "{twice}");
+        let twice = packed.pack(&head(pages), Style::Lz4, &more.pages, &more.table, &|| true).unwrap_err();
+        assert!(matches!(twice, BadImage::Pages(_)), "{twice}");
     }
 
     #[test]
