@@ -282,6 +282,11 @@ pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
     connect_until(sandbox, Instant::now() + PATIENCE)
 }
 
+/// Whether nobody listens at its socket any more.
+pub(crate) fn is_deaf(sandbox: &Directory) -> bool {
+    connect(sandbox).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
 fn connect_until(sandbox: &Directory, deadline: Instant) -> io::Result<UnixStream> {
     // This path is short enough for an address, and leads to the directory that was checked.
     let address = SocketAddrUnix::new(sandbox.path_by_descriptor().join(SOCKET))?;

@@ -398,18 +398,21 @@ fn read_until(sandbox: &Directory, deadline: Instant) -> Option<Seen> {
     }
     match control::order_until(sandbox, Order::State, deadline) {
         Ok(answer) => Some(Seen::known(state.with(answer))),
-        Err(error) if ends(&lock, &error, deadline) => Some(Seen::known(stopped())),
+        Err(error) if ends(sandbox, &lock, &error, deadline) => Some(Seen::known(stopped())),
         Err(error) => Some(Seen { is_silent: is_silence(&error), state }),
     }
 }
 
 /// Whether a VMM that did not answer has ended by the deadline. The host closes its socket some time before it lets go of its lock, and the
 /// state that was written is of the container's beginning.
-fn ends(lock: &File, error: &OrderError, deadline: Instant) -> bool {
+fn ends(sandbox: &Directory, lock: &File, error: &OrderError, deadline: Instant) -> bool {
     while lock.try_lock_shared().is_err() {
-        if matches!(error, OrderError::Refused(_)) || Instant::now() >= deadline {
-            // With thousands of processes that end as well it may take long.
-            return matches!(error, OrderError::Gone);
+        if matches!(error, OrderError::Refused(_)) {
+            return false;
+        }
+        if Instant::now() >= deadline {
+            // With thousands of processes that end as well it may take long. One that hung up may hear nobody by now.
+            return matches!(error, OrderError::Gone) || control::is_deaf(sandbox);
         }
         thread::sleep(ENDING_STEP);
     }
@@ -534,6 +537,28 @@ mod tests {
         });
         assert_eq!(root.state(&id).unwrap().status, Status::Stopped);
         ending.join().unwrap();
+    }
+
+    #[test]
+    fn a_vmm_that_hangs_up_and_hears_nobody_is_ending() {
+        let dir = TempDir::new();
+        let (root, id) = (Root::new(dir.path().to_owned()), Id::new("one").unwrap());
+        let claim = root.claim(&id).unwrap();
+        fs::write(claim.path().join(RECORD), "{}").unwrap();
+        claim.write_state(&OciState { status: Status::Created, ..state(&id) }).unwrap();
+        for ends in [false, true] {
+            let path = claim.path().join(control::SOCKET);
+            let _ = fs::remove_file(&path);
+            let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+            let ending = thread::spawn(move || {
+                drop(listener.accept().unwrap());
+                (!ends).then_some(listener)
+            });
+            let seen = root.look(&id, Instant::now() + Duration::from_millis(200)).unwrap();
+            let expected = if ends { Status::Stopped } else { Status::Created };
+            assert_eq!(seen.state.status, expected);
+            drop(ending.join().unwrap());
+        }
     }
 
     #[test]
