@@ -18,6 +18,8 @@ use crate::sums::{PageSums, Sums};
 const RUN_PAGES: usize = 32;
 /// Pages that one thread compares at a time, and packed ones together.
 const PART_PAGES: usize = 512;
+/// Packed pages of a part that may fail to come before the others are not tried any more: two partitions of them.
+const FAILURES_MAX: u32 = 32;
 
 /// Pages that never change.
 pub trait Base: Send + Sync {
@@ -237,8 +239,14 @@ impl FileBase {
             let ids: Vec<PageId> = part.iter().map(|at| pages[*at].id).collect();
             let places = room.pages(&ids);
             let fetch = |pages: &[Page]| packed.fetch(&self.present, pages).is_ok();
-            let all_came = fetch(&places);
-            let came: Vec<bool> = places.chunks(1).map(|place| all_came || fetch(place)).collect();
+            // Those beside a damaged one come by themselves; a disk that gives none is not asked for each.
+            let (all_came, mut failures) = (fetch(&places), 0);
+            let mut comes = |place: &[Page]| {
+                let came = all_came || failures < FAILURES_MAX && fetch(place);
+                failures += u32::from(!came);
+                came
+            };
+            let came: Vec<bool> = places.chunks(1).map(&mut comes).collect();
             for ((at, of_base), came) in part.iter().zip(room.places().iter()).zip(came) {
                 pages[*at].copy_out(&mut copy);
                 same[*at] = came && copy == *of_base;

@@ -40,6 +40,8 @@ pub(crate) const LINE_MAX: u64 = 4096;
 const ANSWER_MAX: u64 = 1 << 20;
 /// How long a peer may take to accept a connection or to send its order, and an answer may take to come as a whole.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it may take to find out whether anybody listens.
+const DEAF_PATIENCE: Duration = Duration::from_millis(50);
 /// How long a container may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(70);
 /// How long its memory may take to be written or read.
@@ -284,7 +286,8 @@ pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
 
 /// Whether nobody listens at its socket any more.
 pub(crate) fn is_deaf(sandbox: &Directory) -> bool {
-    connect(sandbox).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    let connected = connect_until(sandbox, Instant::now() + DEAF_PATIENCE);
+    connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn connect_until(sandbox: &Directory, deadline: Instant) -> io::Result<UnixStream> {

@@ -11,14 +11,16 @@ use vmm::directory::Directory;
 use vmm::hibernate::micros;
 use vmm::jail::Users;
 
-use crate::control::{self, Imaged, ImagingError};
+use crate::control::{self, Imaged, ImagingError, OrderError};
 use crate::front::CommandRecord;
 use crate::snapshot::{
     Copied, Described, Key, Layer, LayerError, Making, Manifest, Place, SnapshotError, Store,
 };
-use crate::state::{Id, Root};
+use crate::state::{self, Id, OciState, Root};
 use crate::status::Status;
 
+/// How long a container may take to end that is to.
+const END_PATIENCE: Duration = Duration::from_secs(60);
 /// From when on, and how often, the progress is told.
 const SLOW: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(200);
@@ -63,23 +65,7 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     if super::is_further(root, id) {
         return Err(refused("it shares the sandbox of a pod, and snapshots are made of whole sandboxes"));
     }
-    let (described, layer) = match root.command::<CommandRecord>(id) {
-        Some(record) => {
-            let layer = layer_of(&record);
-            let layer =
-                layer.map_err(|source| layer_error(id, LayerError { path: record.layer.clone(), source }))?;
-            (record.described(&state), Some(layer))
-        }
-        None => {
-            let described = super::described(root, id, &state);
-            (
-                described.ok_or_else(|| {
-                    refused("it is a clone of a container, whose changes to files end with it, or nothing was noted of it")
-                })?,
-                None,
-            )
-        }
-    };
+    let (described, layer) = describe(root, id, &state)?;
     // A key that cannot be had is no reason to end a container.
     let key = options.store.key()?;
     let making = options.store.begin(&options.place)?;
@@ -101,11 +87,30 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     // Until it is on the disk the sandbox stands still, and goes on should that fail.
     let (manifest, layer) = taking.commit(imaged.image.head.clone(), described, &key)?;
     let image = imaged.kept().map_err(|source| {
-        // It goes on, and nobody was told of the snapshot.
-        options.store.take_back(&options.place);
+        // It goes on, and nobody was told of the snapshot. Where that is not known nothing is lost.
+        if matches!(source, OrderError::Refused(_)) {
+            options.store.take_back(&options.place, &manifest);
+        }
         SnapshotError::Order { id: id.as_str().to_owned(), source }
     })?;
+    if !options.terms.leave_running {
+        // With thousands of tasks that takes its time.
+        state::wait_for_end(&sandbox, Instant::now() + END_PATIENCE);
+    }
     Ok(Taken { manifest, image, layer_us: layer, packed_us })
+}
+
+/// The words about a container in its snapshot, and the layer of one of `dormouse do`.
+fn describe(root: &Root, id: &Id, state: &OciState) -> Result<(Described, Option<Layer>), SnapshotError> {
+    if let Some(record) = root.command::<CommandRecord>(id) {
+        let layer = layer_of(&record);
+        let layer =
+            layer.map_err(|source| layer_error(id, LayerError { path: record.layer.clone(), source }))?;
+        return Ok((record.described(state), Some(layer)));
+    }
+    let why = "it is a clone of a container, whose changes to files end with it, or nothing was noted of it";
+    let unknown = || SnapshotError::Sandbox { id: id.as_str().to_owned(), why: why.into() };
+    Ok((super::described(root, id, state).ok_or_else(unknown)?, None))
 }
 
 fn layer_error(id: &Id, source: LayerError) -> SnapshotError {

@@ -191,7 +191,7 @@ type Failed = (&'static str, io::Error);
 fn start(
     id: &Id,
     directories: &Directories,
-    plan: Plan,
+    mut plan: Plan,
     process: &[u8],
 ) -> Result<(Front, OwnedFd, OwnedFd), Failed> {
     let bundle = match &plan.tree {
@@ -225,6 +225,8 @@ fn start(
         )
     };
     drop((theirs, listener));
+    // The VMM's alone, or nobody would hear that it has told its working set.
+    plan.restore = None;
     // Made after the fork, so that only this process holds the writing end.
     let started = process::pidfd(vmm).and_then(|pidfd| Ok((pidfd, io::pipe()?)));
     let started = started.and_then(|(pidfd, (reader, writer))| match process::fork()? {

@@ -106,24 +106,7 @@ impl Host {
     }
 
     pub(crate) fn check_sizes(&self, head: &ImageHead) -> Result<(), Unfit> {
-        let refuse = |what: String, why: String| Err(Unfit::Size { what, why });
-        if !(1..=MAX_CPUS).contains(&head.cpus) {
-            return refuse(format!("{} vCPUs", head.cpus), format!("a sandbox has 1 to {MAX_CPUS}"));
-        }
-        let most = layout::USER_PHYS_MAX - layout::USER_PHYS;
-        let is_ordered = head.memory_bytes > 0 && head.memory_bytes <= head.memory_most_bytes;
-        if !is_ordered || head.memory_most_bytes > most {
-            return refuse(
-                format!("memory of {} bytes", head.memory_most_bytes),
-                "no sandbox has that".into(),
-            );
-        }
-        if head.kernel_bytes != layout::kernel_bytes(head.memory_most_bytes) {
-            return refuse(
-                format!("{} bytes for its kernel", head.kernel_bytes),
-                "that is not its share".into(),
-            );
-        }
+        check_numbers(head)?;
         let needed = head.pages.saturating_mul(abi::PAGE_SIZE).saturating_add(head.taken_bytes);
         if needed > self.memory_bytes {
             return refuse(
@@ -133,6 +116,26 @@ impl Host {
         }
         Ok(())
     }
+}
+
+fn refuse(what: String, why: String) -> Result<(), Unfit> {
+    Err(Unfit::Size { what, why })
+}
+
+/// Says why no sandbox has an image of these sizes.
+pub(super) fn check_numbers(head: &ImageHead) -> Result<(), Unfit> {
+    if !(1..=MAX_CPUS).contains(&head.cpus) {
+        return refuse(format!("{} vCPUs", head.cpus), format!("a sandbox has 1 to {MAX_CPUS}"));
+    }
+    let most = layout::USER_PHYS_MAX - layout::USER_PHYS;
+    let is_ordered = head.memory_bytes > 0 && head.memory_bytes <= head.memory_most_bytes;
+    if !is_ordered || head.memory_most_bytes > most {
+        return refuse(format!("memory of {} bytes", head.memory_most_bytes), "no sandbox has that".into());
+    }
+    if head.kernel_bytes != layout::kernel_bytes(head.memory_most_bytes) {
+        return refuse(format!("{} bytes for its kernel", head.kernel_bytes), "that is not its share".into());
+    }
+    Ok(())
 }
 
 impl Manifest {

@@ -23,7 +23,7 @@ pub(super) fn hold(directory: &Directory) -> io::Result<Directory> {
         match lock.try_lock_shared() {
             Ok(()) if held.has(MANIFEST) => return Ok(held),
             Ok(()) => break,
-            // Its maker, or whoever records its working set, is about to let go.
+            // Its maker is about to let go.
             Err(TryLockError::WouldBlock) => thread::sleep(HOLD_STEP),
             Err(TryLockError::Error(error)) => return Err(error),
         }

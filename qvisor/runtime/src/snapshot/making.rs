@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -27,6 +28,9 @@ use crate::units::date;
 const NAME_PART: usize = 200;
 /// How often another name is tried.
 const TRIES: usize = 64;
+/// How often, and how far apart, a snapshot's lock is tried that is being removed.
+const RECORDER_TRIES: u32 = 20;
+const RECORDER_STEP: Duration = Duration::from_millis(5);
 /// Digits of the part of a directory's name that was drawn.
 const DIGITS: usize = 12;
 
@@ -178,6 +182,8 @@ impl Making {
     ) -> Result<Manifest, SnapshotError> {
         let place = self.place.clone();
         let failed = |(what, source)| SnapshotError::Make { place: place.clone(), what, source };
+        // They are a VMM's words, and nothing is sealed that whoever opens it could not bear.
+        Host::this().check_sizes(&head).map_err(|why| why.at(&place))?;
         let manifest = self.describe(head, container, layer).map_err(failed)?;
         let text = manifest.sealed_by(key);
         let text = text.map_err(|why| SnapshotError::Unfit { place: place.clone(), why })?;
@@ -382,6 +388,8 @@ pub(super) fn remove_abandoned(parent: BorrowedFd<'_>, of: Option<&OsStr>) {
         if is_of_maker(name, of)
             && let Ok(directory) = open_in(parent, name)
             && let Ok(Some(_lock)) = lock(&directory)
+            // Its maker may have given it its own name just before it let go.
+            && is_named(parent, name, &directory)
         {
             discard(parent, Some(name), &directory);
         }
@@ -413,12 +421,19 @@ pub(super) fn rename_new(parent: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> ru
 /// ([`remove_abandoned`]).
 pub(super) fn remove(store: &Directory, name: &OsStr) -> io::Result<()> {
     let directory = store.directory(name)?;
-    let lock = lock(&directory)?;
+    let mut held = lock(&directory)?;
     let drawn = Id::random();
     let hidden = OsString::from_vec([&*beginning_of(name), drawn.as_str().as_bytes()].concat());
     rename_new(store.as_fd(), name, &hidden)?;
     fs::fsync(store)?;
-    if lock.is_none() {
+    // Whoever records its working set lets go soon; who sees files through it does not.
+    for _ in 0..RECORDER_TRIES {
+        if held.is_none() {
+            thread::sleep(RECORDER_STEP);
+            held = lock(&directory)?;
+        }
+    }
+    if held.is_none() {
         // Who runs on them has them open.
         return empty_but_layer(&directory);
     }

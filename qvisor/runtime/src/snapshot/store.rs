@@ -12,7 +12,7 @@ use vmm::checkpoint::ImageFiles;
 use vmm::directory::Directory;
 use vmm::mounts::Changes;
 
-use super::fit::Host;
+use super::fit::{Host, check_numbers};
 use super::key::Key;
 use super::making::{self, Making};
 use super::manifest::{FileDigest, LENGTH_MAX, MANIFEST, Manifest};
@@ -180,6 +180,11 @@ impl Store {
         let check = || -> Result<Manifest, Unfit> {
             let manifest = manifest_in(&directory, &key)?;
             let files = files_in(&directory, &manifest)?;
+            // All of it is read here, where nothing confines that.
+            check_numbers(&manifest.head)?;
+            if files.sums(&manifest.head)?.is_packed() != manifest.files.packed.is_some() {
+                return Err(Unfit::Changed(TABLE));
+            }
             if let Some(packed) = &manifest.files.packed {
                 let said = FileDigest { bytes: manifest.files.pages_bytes, digest: packed.digest.clone() };
                 check(&files.pages, &said, PAGES)?;
@@ -235,15 +240,15 @@ impl Store {
         }
     }
 
-    /// Takes back a snapshot that was made a moment ago.
-    pub(crate) fn take_back(&self, place: &Place) {
-        // What stays is a snapshot that nobody was told of.
-        let _ = match place {
-            Place::Named(name) => self.remove(name),
-            Place::Directory(path) => Directory::open(path)
-                .and_then(|directory| making::empty(&directory))
-                .map_err(|source| self.error(source)),
-        };
+    /// Takes back a snapshot that was made a moment ago, if it is still that one and nobody uses it.
+    pub(crate) fn take_back(&self, place: &Place, made: &Manifest) {
+        if self.inspect(place).is_ok_and(|found| found == *made) {
+            // What stays is a snapshot that nobody was told of.
+            let _ = match place {
+                Place::Named(name) => self.remove(name),
+                Place::Directory(path) => take_back(path).map_err(|source| self.error(source)),
+            };
+        }
     }
 
     /// Removes a snapshot from the store. Sandboxes that run on it go on: they have its files open, and what they see files through goes
@@ -254,6 +259,14 @@ impl Store {
         self.found(&place)?;
         let root = Directory::open(&self.root).map_err(failed)?;
         making::remove(&root, OsStr::new(name.as_str())).map_err(failed)
+    }
+}
+
+fn take_back(path: &Path) -> io::Result<()> {
+    let directory = Directory::open(path)?;
+    match making::lock(&directory)? {
+        Some(_lock) => making::empty(&directory),
+        None => Ok(()),
     }
 }
 

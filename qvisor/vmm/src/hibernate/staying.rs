@@ -340,8 +340,8 @@ impl Hibernation {
             Ok(())
         };
         let result = swap::write_set(&image.pages, pages, table, &fetch);
-        let error = self.staying.end_image();
         self.home.iter().for_each(|home| home.read().pages().rest());
+        let error = self.staying.end_image();
         match (result, error) {
             (_, Some(error)) => Err(error),
             (result, None) => result.map_err(|error| error.to_string()),
