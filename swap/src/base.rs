@@ -76,10 +76,14 @@ impl fmt::Debug for FileBase {
 impl FileBase {
     /// The base of the `present` pages of `file`, which goes through the page cache. It must be long enough for them.
     pub fn new(file: File, present: Bits) -> io::Result<Self> {
+        Self::plain(file, present, None)
+    }
+
+    fn plain(file: File, present: Bits, sums: Option<Sums>) -> io::Result<Self> {
         if file.metadata()?.len() < offset_of(present.end()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self { present, content: Content::Plain { file, sums: None } })
+        Ok(Self { present, content: Content::Plain { file, sums } })
     }
 
     /// The base of the pages of a table, in a file that was written with it. Each page is checked when it is read.
@@ -90,12 +94,7 @@ impl FileBase {
 
     fn checked(file: File, present: Bits, sums: Sums, packed: &[u8]) -> Result<Self, BaseError> {
         if packed.is_empty() {
-            let Self { present, content } = Self::new(file, present).map_err(BaseError::File)?;
-            let content = match content {
-                Content::Plain { file, .. } => Content::Plain { file, sums: Some(sums) },
-                packed @ Content::Packed(_) => packed,
-            };
-            return Ok(Self { present, content });
+            return Self::plain(file, present, Some(sums)).map_err(BaseError::File);
         }
         let content = Content::Packed(PackedPages::open(file, &present, sums.all(), packed)?.into());
         Ok(Self { present, content })
@@ -270,19 +269,9 @@ impl FileBase {
         if file.read_exact_at(into.as_flattened_mut(), offset_of(first)).is_err() {
             read_one_by_one(file, first, into)?;
         }
-        self.check(sums, first, into)
-    }
-
-    /// Whether pages have come as they were written.
-    fn check(&self, sums: Option<&Sums>, first: PageId, pages: &[PageBytes]) -> Result<(), SwapError> {
         let Some(sums) = sums else { return Ok(()) };
-        (first..).zip(pages).try_for_each(|(id, page)| {
-            let stored = sums.of(&self.present, id).ok_or(SwapError::Unknown { id })?;
-            match crc32c::crc32c(page) {
-                found if found == stored => Ok(()),
-                found => Err(SwapError::Damaged { file: BASE_FILE, id, stored, found }),
-            }
-        })
+        // Whether they have come as they were written.
+        (first..).zip(&*into).try_for_each(|(id, page)| sums.check(&self.present, id, page))
     }
 }
 

@@ -51,6 +51,11 @@ impl Bits {
         })
     }
 
+    /// Its members, in ascending order.
+    pub fn ids(&self) -> impl Iterator<Item = PageId> {
+        self.runs().flat_map(|(first, end)| first..end)
+    }
+
     /// How many members it has.
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -40,7 +40,7 @@ pub fn write_set(
     table: &File,
     fetch: &dyn Fn(&[Page]) -> Result<(), ExportError>,
 ) -> Result<(), ExportError> {
-    let ids: Vec<PageId> = present.runs().flat_map(|(first, last)| first..last).collect();
+    let ids: Vec<PageId> = present.ids().collect();
     let count = u32::try_from(ids.len()).map_err(|_| ExportError::Memory)?;
     let to_table = |source| ExportError::Table { source };
     let mut sums = SumsWriter::begin(table, count).map_err(to_table)?;

@@ -32,7 +32,7 @@ pub fn pack_base(
     if table.is_packed() {
         return Err(PackError::Packed);
     }
-    let ids: Vec<PageId> = table.present().runs().flat_map(|(first, last)| first..last).collect();
+    let ids: Vec<PageId> = table.present().ids().collect();
     let mut packed = PackedFile::new(PageFile::existing(BASE_FILE, Box::new(to.try_clone()?))?, false);
     let layout = Layout {
         style,
@@ -75,13 +75,7 @@ impl Source for Plain<'_> {
             let first = run.first().copied().unwrap_or_default();
             let failed = |source: io::Error| SwapError::ReadPage { file: BASE_FILE, id: first, source };
             self.file.read_exact_at(AlignedPage::bytes_mut(now), offset_of(first)).map_err(failed)?;
-            for (id, page) in run.iter().zip(&*now) {
-                let stored = self.table.sum(*id).ok_or(SwapError::Unknown { id: *id })?;
-                let found = crc32c::crc32c(&page.0);
-                if stored != found {
-                    return Err(SwapError::Damaged { file: BASE_FILE, id: *id, stored, found });
-                }
-            }
+            run.iter().zip(&*now).try_for_each(|(id, page)| self.table.check(*id, &page.0))?;
         }
         Ok(())
     }

@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 
 use crate::bits::Bits;
 use crate::bounce::Bounces;
-use crate::error::{BaseError, TablesError};
+use crate::error::{BaseError, SwapError, TablesError};
 use crate::packed::SET_PAGES_MAX;
-use crate::packed_base::PackedPages;
+use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, PageBytes, PageId, offset_of};
 use crate::pool;
 use crate::ranks::Ranks;
@@ -74,9 +74,7 @@ impl<'f> SumsWriter<'f> {
             part.iter().map(|page| (crc32c::crc32c(page), digest(page))).collect::<Vec<_>>()
         });
         for (id, (sum, digest)) in ids.iter().zip(sums.into_iter().flatten()) {
-            self.part.extend_from_slice(&id.to_le_bytes());
-            self.part.extend_from_slice(&sum.to_le_bytes());
-            self.part.extend_from_slice(&digest);
+            put_entry(&mut self.part, *id, sum, &digest);
         }
         if self.part.len() >= PART_BYTES { self.flush() } else { Ok(()) }
     }
@@ -151,12 +149,10 @@ impl PageSums {
     /// The bytes of the table of the same pages, packed as these bytes say.
     pub(crate) fn of_packed(&self, sets: &[u8]) -> Vec<u8> {
         let mut out = tables::begin(KIND, PACKED);
-        let ids = self.present.runs().flat_map(|(first, last)| first..last);
+        let ids = self.present.ids();
         out.extend_from_slice(&u32::try_from(self.digests.len()).unwrap_or(u32::MAX).to_le_bytes());
         for ((id, sum), digest) in ids.zip(self.sums.all()).zip(&self.digests) {
-            out.extend_from_slice(&id.to_le_bytes());
-            out.extend_from_slice(&sum.to_le_bytes());
-            out.extend_from_slice(digest);
+            put_entry(&mut out, id, *sum, digest);
         }
         out.extend_from_slice(sets);
         tables::seal(&mut out);
@@ -175,9 +171,9 @@ impl PageSums {
         !self.packed.is_empty()
     }
 
-    /// The checksum of a page.
-    pub(crate) fn sum(&self, id: PageId) -> Option<u32> {
-        self.sums.of(&self.present, id)
+    /// Whether this is the content of a page, by its checksum.
+    pub(crate) fn check(&self, id: PageId, content: &PageBytes) -> Result<(), SwapError> {
+        self.sums.check(&self.present, id, content)
     }
 
     /// The pages.
@@ -215,7 +211,7 @@ impl PageSums {
     fn verify_packed(&self, pages: &File) -> Result<(), BaseError> {
         let pages = pages.try_clone().map_err(BaseError::File)?;
         let packed = PackedPages::open(pages, &self.present, self.sums.all(), &self.packed)?;
-        let ids: Vec<PageId> = self.present.runs().flat_map(|(first, last)| first..last).collect();
+        let ids: Vec<PageId> = self.present.ids().collect();
         let mut expected = self.digests.iter();
         let mut bounce = Bounces::new(UNPACKED_PAGES).take().ok_or(BaseError::Memory)?;
         for ids in ids.chunks(UNPACKED_PAGES) {
@@ -234,6 +230,12 @@ fn compare<'d>(
 ) -> Result<(), BaseError> {
     let mut differs = ids.into_iter().zip(pages).filter(|(_, page)| expected.next() != Some(&digest(page)));
     differs.next().map_or(Ok(()), |(id, _)| Err(BaseError::Changed { id }))
+}
+
+fn put_entry(to: &mut Vec<u8>, id: PageId, sum: u32, digest: &PageDigest) {
+    to.extend_from_slice(&id.to_le_bytes());
+    to.extend_from_slice(&sum.to_le_bytes());
+    to.extend_from_slice(digest);
 }
 
 fn entry(from: &mut Reader<'_>) -> Result<(PageId, u32, PageDigest), TablesError> {
@@ -261,6 +263,15 @@ impl Sums {
     /// That of a page of the set.
     pub fn of(&self, pages: &Bits, id: PageId) -> Option<u32> {
         self.sums.get(self.ranks.of(pages, id)? as usize).copied()
+    }
+
+    /// Whether this is the content of a page of the set, by its checksum.
+    pub fn check(&self, pages: &Bits, id: PageId, content: &PageBytes) -> Result<(), SwapError> {
+        let stored = self.of(pages, id).ok_or(SwapError::Unknown { id })?;
+        match crc32c::crc32c(content) {
+            found if found == stored => Ok(()),
+            found => Err(SwapError::Damaged { file: BASE_FILE, id, stored, found }),
+        }
     }
 
     /// All of them, in the order of the pages.

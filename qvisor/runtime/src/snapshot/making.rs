@@ -18,7 +18,7 @@ use vmm::directory::Directory;
 use super::fit::Host;
 use super::key::Key;
 use super::layer::LayerFiles;
-use super::manifest::{Described, FileDigest, Files, MANIFEST, Manifest, PackedBy, VERSION};
+use super::manifest::{CpuFeatures, Described, FileDigest, Files, MANIFEST, Manifest, PackedBy, VERSION};
 use super::{KERNEL, LAYER, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest, working_set};
 use crate::removal;
 use crate::state::Id;
@@ -183,8 +183,9 @@ impl Making {
         let place = self.place.clone();
         let failed = |(what, source)| SnapshotError::Make { place: place.clone(), what, source };
         // They are a VMM's words, and nothing is sealed that whoever opens it could not bear.
-        Host::this().check_sizes(&head).map_err(|why| why.at(&place))?;
-        let manifest = self.describe(head, container, layer).map_err(failed)?;
+        let host = Host::this();
+        host.check_sizes(&head).map_err(|why| why.at(&place))?;
+        let manifest = self.describe(head, container, layer, host.processor).map_err(failed)?;
         let text = manifest.sealed_by(key);
         let text = text.map_err(|why| SnapshotError::Unfit { place: place.clone(), why })?;
         self.write_manifest(&text).map_err(failed)?;
@@ -202,7 +203,13 @@ impl Making {
     }
 
     /// The manifest of what the files hold now, which is on the disk then.
-    fn describe(&self, head: ImageHead, container: Described, layer: Option<LayerFiles>) -> Step<Manifest> {
+    fn describe(
+        &self,
+        head: ImageHead,
+        container: Described,
+        layer: Option<LayerFiles>,
+        processor: CpuFeatures,
+    ) -> Step<Manifest> {
         let ImageFiles { kernel, pages, table, orphans } = &self.files;
         let sync = |file: &File| file.sync_all().map_err(|error| ("bringing it to the disk", error));
         [kernel, pages, table, orphans].into_iter().try_for_each(sync)?;
@@ -226,7 +233,7 @@ impl Making {
             created_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
             head,
             container,
-            processor: Host::this().processor,
+            processor,
             files,
         })
     }
@@ -255,7 +262,7 @@ impl Drop for Making {
 }
 
 /// Bytes that a file takes up on the disk.
-fn blocks_of(file: &File) -> u64 {
+pub(super) fn blocks_of(file: &File) -> u64 {
     file.metadata().map_or(0, |found| found.blocks() * 512)
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use vmm::boot::BootSpec;
-use vmm::checkpoint::ImageFiles;
+use vmm::checkpoint::{BadImage, ImageFiles};
 use vmm::directory::Directory;
 use vmm::mounts::Changes;
 
@@ -182,14 +182,15 @@ impl Store {
             let files = files_in(&directory, &manifest)?;
             // All of it is read here, where nothing confines that.
             check_numbers(&manifest.head)?;
-            if files.sums(&manifest.head)?.is_packed() != manifest.files.packed.is_some() {
+            let sums = files.sums(&manifest.head)?;
+            if sums.is_packed() != manifest.files.packed.is_some() {
                 return Err(Unfit::Changed(TABLE));
             }
             if let Some(packed) = &manifest.files.packed {
                 let said = FileDigest { bytes: manifest.files.pages_bytes, digest: packed.digest.clone() };
                 check(&files.pages, &said, PAGES)?;
             }
-            files.verify_pages(&manifest.head)?;
+            sums.verify(&files.pages).map_err(BadImage::from)?;
             if let Some(layer) = &manifest.files.layer {
                 let sum = layer::sum(&directory.directory(OsStr::new(LAYER))?).map_err(Unfit::Layer)?;
                 if sum != layer.digest {
@@ -272,9 +273,7 @@ fn take_back(path: &Path) -> io::Result<()> {
 
 /// Bytes that a file takes up on the disk.
 fn disk_bytes(directory: &Directory, name: &str) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let found = directory.file_to_read(name).and_then(|file| file.metadata());
-    found.map_or(0, |found| found.blocks() * 512)
+    directory.file_to_read(name).map_or(0, |file| making::blocks_of(&file))
 }
 
 fn manifest_in(directory: &Directory, key: &Key) -> Result<Manifest, Unfit> {
