@@ -79,7 +79,8 @@ pub fn run(
     preserved: Preserved,
     detach: bool,
 ) -> Result<u8, Failure> {
-    container::run(&options(root, config, systemd_cgroup, args)?, preserved, detach, warn).or_else(coded)
+    let options = options(root, config, systemd_cgroup, args)?;
+    container::run(&options, preserved, detach, None, warn).or_else(coded)
 }
 
 pub fn delete(root: &Root, id: &str, force: bool) -> Result<u8, Failure> {

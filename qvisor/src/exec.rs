@@ -40,6 +40,7 @@ pub fn run_in(root: &Root, args: ExecArgs, preserved: Preserved) -> Result<u8, F
         id,
         process,
         terminal,
+        no_input: args.no_input,
         detach: args.detach,
         pid_file: args.pid_file.map(absolute),
         console_socket: args.console_socket.map(absolute),

@@ -38,6 +38,9 @@ pub struct ExecArgs {
     /// No program it runs gets more rights than it has
     #[arg(long)]
     pub no_new_privs: bool,
+    /// Its standard input is empty.
+    #[arg(skip)]
+    pub no_input: bool,
     /// Come back once the program runs
     #[arg(long, short)]
     pub detach: bool,

@@ -23,7 +23,7 @@ use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, remark, say, warn};
 use crate::log;
 use crate::show::millis;
-use crate::snapshot_args::{CheckpointArgs, Established, RestoreArgs, SnapshotCommand, place};
+use crate::snapshot_args::{CheckpointArgs, Established, RestoreArgs, SnapshotCommand, place, place_of};
 
 pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> Result<u8, Failure> {
     let since = Instant::now();
@@ -39,6 +39,7 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
             refuses_connections: args.established == Established::Refuse,
             ..ImageTerms::default()
         },
+        parent: args.parent.as_deref().map(place_of).transpose()?,
         codec: args.codec,
         progress: std::io::stderr().is_terminal().then_some(&show_progress),
     };
@@ -53,7 +54,12 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
     let [total, pause, kernel, pages] =
         [total_us, image.pause_us, image.kernel_us, image.pages_us].map(millis);
     let mut text = format!("{}: snapshot {shown} made in {total} ms\n", args.id);
-    writeln!(text, "written  {} pages, {} bytes of the kernel's", image.head.pages, image.head.taken_bytes)?;
+    let left = image.left_pages;
+    let written = image.head.pages.saturating_sub(left);
+    writeln!(text, "written  {written} pages, {} bytes of the kernel's", image.head.taken_bytes)?;
+    if let Some(parent) = args.parent {
+        writeln!(text, "left     {left} pages that {parent} has")?;
+    }
     writeln!(text, "times    pause {pause} ms, kernel {kernel} ms, pages {pages} ms")?;
     if let (Some(packed), Some(packed_us)) = (&manifest.files.packed, packed_us) {
         let (bytes, took) = (manifest.files.pages_bytes, millis(packed_us));
@@ -108,7 +114,19 @@ pub fn restore(
         remark,
         warn,
     };
-    container::run(&options, preserved, args.detach, warn).or_else(coded)
+    let Some(after) = args.after else {
+        return container::run(&options, preserved, args.detach, None, warn).or_else(coded);
+    };
+    let after = |root: &Root, id: &Id| {
+        let exec = ExecArgs {
+            id: id.as_str().to_owned(),
+            command: vec!["/bin/sh".into(), "-c".into(), after.clone()],
+            no_input: true,
+            ..ExecArgs::default()
+        };
+        exec::run_in(root, exec, Preserved::default())
+    };
+    container::run(&options, preserved, args.detach, Some(&after), warn)
 }
 
 /// `do --from`.
@@ -121,9 +139,7 @@ pub fn run_clone(
 ) -> Result<u8, Failure> {
     let node = NodeConfig::load(config)?;
     let store = Store::of_user(&node)?;
-    // No name begins with a slash.
-    let directory = name.starts_with('/').then(|| PathBuf::from(name));
-    let opened = store.open(&place(directory, name)?)?;
+    let opened = store.open(&place_of(name)?)?;
     check_command(&args)?;
     let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let command = |root: &Root, id: &Id| {
@@ -268,6 +284,7 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
         ("memory", format!("{} bytes", head.memory_bytes)),
         ("pages", format!("{} of {} bytes", head.pages, abi::PAGE_SIZE)),
         ("packed by", manifest.files.packed.as_ref().map_or("nothing", |packed| &packed.codec).into()),
+        ("others' files", format!("{} of snapshots below it", manifest.files.below.len())),
         ("kernel memory", format!("{} bytes", head.taken_bytes)),
         ("working set", working_set_pages.map_or("not recorded".into(), |pages| format!("{pages} pages"))),
     ];

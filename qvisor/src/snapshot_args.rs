@@ -1,5 +1,6 @@
 //! Arguments of `checkpoint`, `restore` and `snapshot`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -23,6 +24,9 @@ pub struct CheckpointArgs {
     /// Let the container go on afterwards
     #[arg(long)]
     pub leave_running: bool,
+    /// Write only pages that differ from those of this snapshot, named or at an absolute path, which has the others
+    #[arg(long, value_name = "NAME")]
+    pub parent: Option<String>,
     /// Pack its pages: none, lz4, zstd[:LEVEL], deflate-fixed, deflate-dynamic or deflate-canned
     #[arg(long, default_value_t = Style::None)]
     pub codec: Style,
@@ -49,6 +53,9 @@ pub struct RestoreArgs {
     /// Come back once it goes on
     #[arg(long, short)]
     pub detach: bool,
+    /// Run a command in it by /bin/sh -c before its programs go on; if it fails, the container is removed
+    #[arg(long, value_name = "CMD")]
+    pub after: Option<OsString>,
     /// Write the process ID that stands for the container to a file
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
@@ -175,6 +182,12 @@ impl Which {
     pub fn place(self) -> Result<Place, SnapshotError> {
         place(self.image_path, &self.name.unwrap_or_default())
     }
+}
+
+/// The place of a snapshot by its name, or by the absolute path of its directory.
+pub fn place_of(name: &str) -> Result<Place, SnapshotError> {
+    // No name begins with a slash.
+    place(name.starts_with('/').then(|| PathBuf::from(name)), name)
 }
 
 /// The place of a snapshot: a directory that is named, or the store.

@@ -128,6 +128,11 @@ impl FileBase {
         })
     }
 
+    /// The pages that it has.
+    pub(crate) fn present(&self) -> &Bits {
+        &self.present
+    }
+
     /// The descriptor of its file.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {

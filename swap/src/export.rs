@@ -9,6 +9,7 @@ use crate::bounce::Bounces;
 use crate::error::ExportError;
 use crate::home::Home;
 use crate::page::{PAGE_BYTES, Page, PageBytes, PageId, offset_of};
+use crate::parent::Parent;
 use crate::sums::SumsWriter;
 
 /// Pages that are fetched and written at a time: 4 MiB, which several threads read.
@@ -22,7 +23,7 @@ const ZERO: PageBytes = [0; PAGE_BYTES];
 pub fn write_pages(home: &dyn Home, pages: &File, table: &File) -> Result<u64, ExportError> {
     let present = home.pages();
     make_room(pages, &present).map_err(|source| ExportError::Pages { source })?;
-    write_set(&present, pages, table, &|pages| Ok(home.fetch(pages).map(drop)?))?;
+    write_set(&present, pages, table, None, &|pages| Ok(home.fetch(pages).map(drop)?))?;
     home.rest();
     Ok(present.len())
 }
@@ -33,25 +34,28 @@ pub fn make_room(pages: &File, present: &Bits) -> io::Result<()> {
     pages.set_len(offset_of(present.end()))
 }
 
-/// Writes pages, which `fetch` brings to where it is told, to a file that has [room](make_room) for them, and their table to another.
+/// Writes pages, which `fetch` brings to where it is told, to a file that has [room](make_room) for them, and their table to another. Those
+/// that `parent` has are left to it; pages that it was told of before belong to the table, too.
 pub fn write_set(
     present: &Bits,
     pages: &File,
     table: &File,
+    mut parent: Option<&mut Parent>,
     fetch: &dyn Fn(&[Page]) -> Result<(), ExportError>,
 ) -> Result<(), ExportError> {
     let ids: Vec<PageId> = present.ids().collect();
-    let count = u32::try_from(ids.len()).map_err(|_| ExportError::Memory)?;
     let to_table = |source| ExportError::Table { source };
-    let mut sums = SumsWriter::begin(table, count).map_err(to_table)?;
+    let mut sums = SumsWriter::begin(table).map_err(to_table)?;
     let mut bounce = Bounces::new(BATCH_PAGES).take().ok_or(ExportError::Memory)?;
     for batch in ids.chunks(BATCH_PAGES) {
         fetch(&bounce.pages(batch))?;
         let content = &bounce.places()[..batch.len()];
-        sums.add(batch, content).map_err(to_table)?;
-        write_batch(pages, batch, content).map_err(|source| ExportError::Pages { source })?;
+        let added = sums.add(batch, content, parent.as_deref_mut()).map_err(to_table)?;
+        write_batch(pages, batch, content, &added).map_err(|source| ExportError::Pages { source })?;
     }
-    sums.end().map_err(to_table)
+    let below: Vec<&Bits> =
+        parent.as_deref().into_iter().flat_map(Parent::used).map(|(_, left)| left).collect();
+    sums.end(&below).map_err(to_table)
 }
 
 /// Reads pages back from a file that they were written to.
@@ -64,15 +68,16 @@ pub fn read_pages(from: &File, pages: &[Page]) -> Result<(), ExportError> {
     })
 }
 
-/// Writes pages, those that follow each other by few calls, but for those of zeros.
-fn write_batch(to: &File, ids: &[PageId], content: &[PageBytes]) -> io::Result<()> {
+/// Writes those pages that are `wanted`, such as follow each other by few calls, but for those of zeros.
+fn write_batch(to: &File, ids: &[PageId], content: &[PageBytes], wanted: &[bool]) -> io::Result<()> {
+    let is_written = |at: usize| wanted[at] && content[at] != ZERO;
     let mut at = 0;
     while at < ids.len() {
-        if content[at] == ZERO {
+        if !is_written(at) {
             at += 1;
             continue;
         }
-        let follows = |next: &usize| ids[*next] - ids[at] == distance(*next - at) && content[*next] != ZERO;
+        let follows = |next: &usize| ids[*next] - ids[at] == distance(*next - at) && is_written(*next);
         let end = (at + 1..ids.len().min(at + WRITE_PAGES))
             .take_while(follows)
             .last()

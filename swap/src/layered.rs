@@ -78,7 +78,8 @@ impl<B: Base, H: Home> Layered<B, H> {
     }
 
     /// Whether the page is in the base.
-    fn is_in_base(&self, id: PageId) -> bool {
+    #[must_use]
+    pub fn is_in_base(&self, id: PageId) -> bool {
         self.base.has(id) && !self.gone.has(id)
     }
 

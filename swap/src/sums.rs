@@ -2,23 +2,26 @@
 //! tells whether it is the page that was written (`docs/snapshot-format.md`).
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::below;
 use crate::bits::Bits;
 use crate::bounce::Bounces;
 use crate::error::{BaseError, SwapError, TablesError};
 use crate::packed::SET_PAGES_MAX;
 use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, PageBytes, PageId, offset_of};
+use crate::parent::Parent;
 use crate::pool;
 use crate::ranks::Ranks;
 use crate::tables::{self, Reader};
 
 const KIND: &[u8; 8] = b"DORMPAGE";
-/// The versions: of pages that lie in their file by their numbers, and of packed ones.
+/// The versions: of pages that lie in their file by their numbers, of packed ones, and of either with more pages in other files.
 const PLAIN: u32 = 1;
 const PACKED: u32 = 2;
+const STACKED: u32 = 3;
 /// Bytes of a page's digest: the first ones of its BLAKE3.
 const DIGEST_BYTES: usize = 16;
 /// Bytes before the first page's entry, of an entry, and behind the last one.
@@ -36,7 +39,10 @@ const DIGESTED_PAGES: usize = 128;
 const VERIFIED_PAGES: usize = 64;
 const UNPACKED_PAGES: usize = 1024;
 
-type PageDigest = [u8; DIGEST_BYTES];
+/// Another file has not the pages that it is said to have.
+pub(crate) const LACKS: BaseError = BaseError::damaged("it has pages that another file lacks");
+
+pub(crate) type PageDigest = [u8; DIGEST_BYTES];
 
 /// The digest of a page.
 fn digest(page: &PageBytes) -> PageDigest {
@@ -49,53 +55,72 @@ fn digest(page: &PageBytes) -> PageDigest {
 pub struct SumsWriter<'f> {
     to: &'f File,
     part: Vec<u8>,
-    /// Of what has been written.
+    /// Of what has been written behind the head, and its length.
     sum: u32,
-    left: u32,
+    len: u64,
+    count: u32,
 }
 
 impl<'f> SumsWriter<'f> {
-    /// Begins the table of `count` pages in a file, whose content goes.
-    pub fn begin(to: &'f File, count: u32) -> io::Result<Self> {
-        let mut file = to;
+    /// Begins a table in a file, whose content goes.
+    pub fn begin(to: &'f File) -> io::Result<Self> {
         to.set_len(0)?;
-        file.seek(SeekFrom::Start(0))?;
-        let mut part = tables::begin(KIND, PLAIN);
-        part.extend_from_slice(&count.to_le_bytes());
-        Ok(Self { to, part, sum: 0, left: count })
+        Ok(Self { to, part: Vec::new(), sum: 0, len: 0, count: 0 })
     }
 
-    /// Adds the next pages, whose numbers ascend.
-    pub fn add(&mut self, ids: &[PageId], pages: &[PageBytes]) -> io::Result<()> {
-        let count = u32::try_from(ids.len()).map_err(io::Error::other)?;
-        self.left = self.left.checked_sub(count).ok_or(io::ErrorKind::InvalidInput)?;
+    /// Adds the next pages, whose numbers ascend, but for those that `parent` has. Result: which were added.
+    pub fn add(
+        &mut self,
+        ids: &[PageId],
+        pages: &[PageBytes],
+        mut parent: Option<&mut Parent>,
+    ) -> io::Result<Vec<bool>> {
         let parts: Vec<&[PageBytes]> = pages.chunks(DIGESTED_PAGES).collect();
         let sums = pool::map(&parts, |part| {
             part.iter().map(|page| (crc32c::crc32c(page), digest(page))).collect::<Vec<_>>()
         });
+        let mut added = Vec::with_capacity(ids.len());
         for (id, (sum, digest)) in ids.iter().zip(sums.into_iter().flatten()) {
-            put_entry(&mut self.part, *id, sum, &digest);
+            let is_new = !parent.as_mut().is_some_and(|parent| parent.leaves(*id, &digest));
+            added.push(is_new);
+            if is_new {
+                put_entry(&mut self.part, *id, sum, &digest);
+                self.count = self.count.checked_add(1).ok_or(io::ErrorKind::InvalidInput)?;
+            }
         }
-        if self.part.len() >= PART_BYTES { self.flush() } else { Ok(()) }
+        if self.part.len() >= PART_BYTES {
+            self.flush()?;
+        }
+        Ok(added)
     }
 
-    /// Ends the table, which has as many pages as it was begun for.
-    pub fn end(mut self) -> io::Result<()> {
-        if self.left != 0 {
-            return Err(io::ErrorKind::InvalidInput.into());
+    /// Ends the table; `below`: the pages that others have, one set for each of them.
+    pub fn end(mut self, below: &[&Bits]) -> io::Result<()> {
+        if !below.is_empty() {
+            below::put(&mut self.part, below);
         }
         self.flush()?;
-        let mut to = self.to;
-        to.write_all(&self.sum.to_le_bytes())
+        let head = head(if below.is_empty() { PLAIN } else { STACKED }, self.count);
+        let len = usize::try_from(self.len).map_err(io::Error::other)?;
+        let sum = crc32c::crc32c_combine(crc32c::crc32c(&head), self.sum, len);
+        self.to.write_all_at(&sum.to_le_bytes(), HEAD_BYTES + self.len)?;
+        self.to.write_all_at(&head, 0)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.sum = crc32c::crc32c_append(self.sum, &self.part);
-        let mut to = self.to;
-        to.write_all(&self.part)?;
+        self.to.write_all_at(&self.part, HEAD_BYTES + self.len)?;
+        self.len += self.part.len() as u64;
         self.part.clear();
         Ok(())
     }
+}
+
+/// The bytes before the first entry of a table of so many.
+fn head(version: u32, count: u32) -> Vec<u8> {
+    let mut head = tables::begin(KIND, version);
+    head.extend_from_slice(&count.to_le_bytes());
+    head
 }
 
 /// A table that was read.
@@ -104,6 +129,8 @@ pub struct PageSums {
     present: Bits,
     sums: Sums,
     digests: Vec<PageDigest>,
+    /// The pages that are in other files, one set for each of those.
+    below: Vec<Bits>,
     /// How the pages are packed, as `persist_sets` has it; empty: they are not.
     packed: Box<[u8]>,
 }
@@ -113,7 +140,11 @@ impl PageSums {
     pub fn read(from: &File, end: PageId) -> Result<Self, BaseError> {
         let len = from.metadata().map_err(BaseError::Table)?.len();
         let sets = (u64::from(end) / SET_PAGES_MAX as u64 + 1) * PACKED_SET_BYTES;
-        let most = HEAD_BYTES + (ENTRY_BYTES + PACKED_PAGE_BYTES) * u64::from(end) + sets + SUM_BYTES;
+        let most = HEAD_BYTES
+            + (ENTRY_BYTES + PACKED_PAGE_BYTES) * u64::from(end)
+            + below::bytes_max(end)
+            + sets
+            + SUM_BYTES;
         let len = usize::try_from(len.min(most + 1)).map_err(|_| BaseError::damaged("it is too long"))?;
         let mut bytes = vec![0; len];
         from.read_exact_at(&mut bytes, 0).map_err(BaseError::Table)?;
@@ -122,11 +153,11 @@ impl PageSums {
 
     /// Reads a table. Its pages have numbers below `end`. Whoever wrote it may be hostile.
     pub fn parse(bytes: &[u8], end: PageId) -> Result<Self, BaseError> {
-        let (version, mut from) = tables::open(bytes, KIND, PLAIN..=PACKED)?;
+        let (version, mut from) = tables::open(bytes, KIND, PLAIN..=STACKED)?;
         let count = from.u32()?;
         let len = u64::from(count) * ENTRY_BYTES;
         // Before memory is taken for so many.
-        if from.len() != len && version == PLAIN || from.len() <= len && version == PACKED {
+        if from.len() != len && version == PLAIN || from.len() <= len && version != PLAIN {
             return Err(BaseError::damaged("it has another length than it says"));
         }
         let mut present = Bits::default();
@@ -142,27 +173,30 @@ impl PageSums {
             sums.push(sum);
             digests.push(digest);
         }
+        let below = if version == STACKED { below::take(&mut from, &present, end)? } else { Vec::new() };
         let sums = Sums::new(&present, sums).ok_or(BaseError::damaged("a page is missing"))?;
-        Ok(Self { present, sums, digests, packed: from.rest().into() })
+        Ok(Self { present, sums, digests, below, packed: from.rest().into() })
     }
 
     /// The bytes of the table of the same pages, packed as these bytes say.
     pub(crate) fn of_packed(&self, sets: &[u8]) -> Vec<u8> {
-        let mut out = tables::begin(KIND, PACKED);
-        let ids = self.present.ids();
-        out.extend_from_slice(&u32::try_from(self.digests.len()).unwrap_or(u32::MAX).to_le_bytes());
-        for ((id, sum), digest) in ids.zip(self.sums.all()).zip(&self.digests) {
+        let count = u32::try_from(self.digests.len()).unwrap_or(u32::MAX);
+        let mut out = head(if self.below.is_empty() { PACKED } else { STACKED }, count);
+        for ((id, sum), digest) in self.present.ids().zip(self.sums.all()).zip(&self.digests) {
             put_entry(&mut out, id, *sum, digest);
+        }
+        if !self.below.is_empty() {
+            below::put(&mut out, &self.below.iter().collect::<Vec<_>>());
         }
         out.extend_from_slice(sets);
         tables::seal(&mut out);
         out
     }
 
-    /// Bytes of a table of so many pages that are not packed.
+    /// Most bytes of a table of so many pages that are not packed, some of which may be in other files; their numbers are below `end`.
     #[must_use]
-    pub const fn plain_bytes(pages: u64) -> u64 {
-        pages.saturating_mul(ENTRY_BYTES).saturating_add(HEAD_BYTES + SUM_BYTES)
+    pub const fn plain_bytes_max(pages: u64, end: PageId) -> u64 {
+        pages.saturating_mul(ENTRY_BYTES).saturating_add(HEAD_BYTES + SUM_BYTES + below::bytes_max(end))
     }
 
     /// Whether its pages are packed.
@@ -182,7 +216,31 @@ impl PageSums {
         &self.present
     }
 
-    /// The pages, their checksums and how they are packed, for a base.
+    /// The pages that are in other files, one set for each of those.
+    #[must_use]
+    pub fn below(&self) -> &[Bits] {
+        &self.below
+    }
+
+    /// How many pages it tells of, those in other files among them.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.below.iter().chain([&self.present]).map(Bits::len).sum()
+    }
+
+    /// Whether its own file has all of these pages.
+    pub fn has_all(&self, pages: &Bits) -> Result<(), BaseError> {
+        let has_all = pages.ids().all(|id| self.present.has(id));
+        if has_all { Ok(()) } else { Err(LACKS) }
+    }
+
+    /// Whether it has a page with this digest.
+    pub(crate) fn has_same(&self, id: PageId, digest: &PageDigest) -> bool {
+        let rank = self.sums.ranks.of(&self.present, id);
+        rank.and_then(|rank| self.digests.get(rank as usize)) == Some(digest)
+    }
+
+    /// The pages in its own file, their checksums and how they are packed, for a base.
     pub(crate) fn into_parts(self) -> (Bits, Sums, Box<[u8]>) {
         (self.present, self.sums, self.packed)
     }
@@ -289,6 +347,9 @@ pub fn play(input: &[u8]) {
     for bytes in [input, &sealed] {
         let Ok(table) = PageSums::parse(bytes, END) else { continue };
         assert!(table.present.end() <= END && table.present.len() == table.digests.len() as u64);
+        let others = table.below.iter().flat_map(Bits::ids).collect::<Vec<_>>();
+        assert!(others.iter().all(|id| *id < END && !table.present.has(*id)));
+        assert!(others.iter().collect::<std::collections::BTreeSet<_>>().len() == others.len());
         // There is no file that has them.
         let _ = PackedPages::sets(&table.packed, END.into(), table.present.len());
         let (pages, sums, _) = table.into_parts();

@@ -447,6 +447,8 @@ pub const EVENT_USAGE: u32 = 26;
 /// answered by [`crate::report::Report::ContainerPaused`]. A sandbox that is hibernated sleeps on when a pause comes; the end of one is
 /// a wake event.
 pub const EVENT_PAUSE_CONTAINER: u32 = 27;
+/// Flag of an [`EVENT_PAUSE_CONTAINER`] that begins a pause: processes that come in by exec meanwhile, and theirs, run.
+pub const EVENT_FLAG_LETS_IN: u32 = 2;
 /// The memory of the sandbox, which is asleep, is to be taken ([`SNAPSHOT`]). `value`: the request's number. Answered by
 /// [`crate::report::Report::NotTaken`], or by the call.
 pub const EVENT_SNAPSHOT: u32 = 28;

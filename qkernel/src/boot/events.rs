@@ -60,7 +60,9 @@ pub(super) fn handle(event: &Event, round: u64) {
         hc::EVENT_PROCESSES => processes::tell(ContainerId(event.token)),
         hc::EVENT_USAGE => usage::tell(ContainerId(event.token), event.value.cast_unsigned()),
         hc::EVENT_LIMIT => limits::change(event.token, event.flags, event.value.cast_unsigned()),
-        hc::EVENT_PAUSE_CONTAINER => pause::request(event.token, event.value, event.flags & 1 != 0),
+        hc::EVENT_PAUSE_CONTAINER => {
+            pause::request(event.token, event.value, event.flags & 1 != 0, has(hc::EVENT_FLAG_LETS_IN));
+        }
         hc::EVENT_PAUSE => hibernate::pause(event.value, is_held),
         hc::EVENT_HIBERNATE => {
             hibernate::request(event.value, has(1), is_held, has(hc::EVENT_FLAG_STAYS));

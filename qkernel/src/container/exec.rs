@@ -87,6 +87,7 @@ fn new_process(id: u64, spec: Spec) -> Result<Arc<Task>> {
     let context = setup::context_of(&container, &spec).ok_or(Errno::ENOENT)?;
     let task = new_leader(&container, &spec, None, context, FileTable::new(), Box::new(enter))?;
     task.process.on_end.call_once(|| Box::new(move |status| ended(id, status)));
+    container.came_in(&task.process);
     task.thread.sched.allow_reserve();
     let (process, spec) = (Arc::downgrade(&task.process), Some(spec));
     let process = ExecProcess { process, console: None, spec, status: None };
@@ -101,7 +102,7 @@ pub fn is_any_waiting() -> bool {
         let waiting = processes.values().filter(|process| process.spec.is_some());
         waiting.filter_map(|process| process.process.upgrade()).collect()
     };
-    waiting.iter().any(|process| !process.container.is_paused())
+    waiting.iter().any(|process| !process.container.rests(process))
 }
 
 /// The first work of an exec'd process: it becomes its program.

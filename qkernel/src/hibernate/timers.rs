@@ -138,7 +138,7 @@ fn deadline_of(standing: &Standing) -> Option<Deadline> {
 
 fn waiter_of(task: &Task, kind: TimerKind) -> Option<Waiter> {
     let process = &task.process;
-    if process.container.is_paused() || process.stopped.load(Ordering::SeqCst) {
+    if process.container.rests(process) || process.stopped.load(Ordering::SeqCst) {
         return None;
     }
     let is_first = task.tid() == process.pid;

@@ -299,6 +299,7 @@ fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
     process.coredump_filter.store(mine.coredump_filter.load(Ordering::Relaxed), Ordering::Relaxed);
     process.autogroup.set(mine.autogroup.get());
     process.kept.inherit(&mine.kept);
+    process.pass.store(mine.pass.load(Ordering::Relaxed), Ordering::Relaxed);
     process.oom_score_adj.store(mine.oom_score_adj.load(Ordering::Relaxed), Ordering::Relaxed);
     process
 }

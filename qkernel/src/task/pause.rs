@@ -3,8 +3,11 @@
 //!
 //! Sleeps in calls that a signal ends are ended, and the calls made again afterwards. A task that waits for something
 //! which only another task or the host can bring counts as resting: it comes to the boundary before it runs user code.
+//!
+//! A pause may let in what comes by exec: such processes get a *pass*, which their children inherit, and run until the pause is over.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::report::Report;
 use machine::host;
@@ -13,7 +16,10 @@ use machine::sched::pause;
 use crate::task::container::Container;
 use crate::task::core::Task;
 use crate::task::pause_state::Input;
-use crate::task::process::call_attention;
+use crate::task::process::{Process, call_attention};
+
+/// The next pass of processes that run in a pause.
+static NEXT_PASS: AtomicU64 = AtomicU64::new(1);
 
 impl Container {
     /// The requests of another VMM count from one again; what the last one of the former asked for holds.
@@ -21,9 +27,11 @@ impl Container {
         self.pause.count_anew();
     }
 
-    /// Has all its tasks rest, unless a later request has been taken. The host is told once they do.
-    pub fn pause(&self, request: i64) {
+    /// Has all its tasks rest, unless a later request has been taken. The host is told once they do. `lets_in`: what comes in by exec
+    /// meanwhile runs.
+    pub fn pause(&self, request: i64, lets_in: bool) {
         self.step_pause(Input::Pause(request));
+        self.pause.let_in(request, if lets_in { NEXT_PASS.fetch_add(1, Ordering::Relaxed) } else { 0 });
         if pause::is_paused() {
             // Who sleeps in a call is not woken: that would touch memory which may be away.
             pause::call_out();
@@ -56,6 +64,16 @@ impl Container {
         self.pause.is_wanted()
     }
 
+    /// Whether a process of it rests, or is to.
+    pub fn rests(&self, process: &Process) -> bool {
+        self.pause.is_wanted() && !self.pause.has_pass(process.pass.load(Ordering::Relaxed))
+    }
+
+    /// A process has come in by exec.
+    pub fn came_in(&self, process: &Process) {
+        process.pass.store(self.pause.pass(), Ordering::Relaxed);
+    }
+
     /// A task of it has ended.
     pub fn task_left(&self) {
         if self.pause.is_wanted() {
@@ -84,7 +102,8 @@ pub fn is_to_rest(task: &Task) -> bool {
 }
 
 fn is_to_rest_in_container(task: &Task) -> bool {
-    task.process.container.pause.is_wanted() && !task.process.is_exiting() && !task.is_dying()
+    let process = &task.process;
+    process.container.rests(process) && !process.is_exiting() && !task.is_dying()
 }
 
 /// The current task rests for as long as its sandbox or its container is paused; true: it has rested, and should look at

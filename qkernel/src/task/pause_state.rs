@@ -1,6 +1,6 @@
 //! The state of a container's pause.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use machine::sync::{Rank, SpinLock};
 
@@ -71,12 +71,18 @@ pub struct Pause {
     machine: SpinLock<PauseMachine>,
     /// The state is another than [`State::Running`]. Written under the machine's lock.
     is_wanted: AtomicBool,
+    /// Processes with this pass run all the same; 0: there are none. Written under the machine's lock.
+    pass: AtomicU64,
 }
 
 impl Pause {
     /// Of a container that runs.
     pub(super) const fn new() -> Self {
-        Self { machine: SpinLock::new(Rank::Leaf, PauseMachine::new()), is_wanted: AtomicBool::new(false) }
+        Self {
+            machine: SpinLock::new(Rank::Leaf, PauseMachine::new()),
+            is_wanted: AtomicBool::new(false),
+            pass: AtomicU64::new(0),
+        }
     }
 
     /// The requests count from one again; what the last one asked for holds.
@@ -91,6 +97,24 @@ impl Pause {
         let answer = machine.step(input, tasks());
         self.is_wanted.store(machine.state != State::Running, Ordering::SeqCst);
         answer
+    }
+
+    /// Processes with this pass run although it is paused by this request, if it is.
+    pub(super) fn let_in(&self, request: i64, pass: u64) {
+        let machine = self.machine.lock();
+        if machine.last == request && machine.state != State::Running {
+            self.pass.store(pass, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether this is the pass of processes that run.
+    pub(super) fn has_pass(&self, pass: u64) -> bool {
+        pass != 0 && pass == self.pass()
+    }
+
+    /// See [`Self::let_in`].
+    pub(super) fn pass(&self) -> u64 {
+        self.pass.load(Ordering::SeqCst)
     }
 
     /// Whether tasks are to rest.

@@ -59,6 +59,8 @@ pub struct Process {
     pub leader_status: AtomicI32,
     /// Stopped by job control: its tasks sleep at the user boundary.
     pub stopped: AtomicBool,
+    /// The pass by which it runs although its container is paused ([`crate::task::pause`]); 0: it has none.
+    pub pass: AtomicU64,
     /// Process 1 of a container that was held: signals that it does not handle do nothing to it, as in a pid namespace of
     /// Linux, but for those of its own faults.
     pub is_protected: AtomicBool,
@@ -154,6 +156,7 @@ impl Process {
             group_exit: SpinLock::new(Rank::Leaf, None),
             leader_status: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
+            pass: AtomicU64::new(0),
             is_protected: AtomicBool::new(false),
             on_end: Once::new(),
             end_watch: Once::new(),

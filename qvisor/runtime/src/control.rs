@@ -12,7 +12,7 @@ use abi::report::UsageFigures;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
-use vmm::checkpoint::ImageTaken;
+use vmm::checkpoint::{FileId, ImageTaken};
 use vmm::directory::Directory;
 use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
 use vmm::hibernate::stats::Stats;
@@ -48,7 +48,7 @@ const START_PATIENCE: Duration = Duration::from_secs(70);
 const HIBERNATE_PATIENCE: Duration = Duration::from_secs(330);
 
 /// The orders that a sandbox takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Order {
     /// A signal for the first process, for the terminal's foreground group, or for all processes. `SIGSTOP` hibernates a
@@ -97,6 +97,7 @@ pub enum Order {
     /// once they are written. Then the sandbox ends as if it were killed, or (`leave_running`) is as it was before. Refused
     /// while there are connections, if `refuses_connections`. With `leave_running` and `copies_files` an empty answer comes before,
     /// upon which the asker has the time to copy the sandbox's files; it says [`KEPT`] once it has, and the sandbox may go on.
+    /// Pages that an image in the files `parent` has are left to it; their tables come behind the four.
     Checkpoint {
         #[serde(default)]
         leave_running: bool,
@@ -104,11 +105,17 @@ pub enum Order {
         refuses_connections: bool,
         #[serde(default)]
         copies_files: bool,
+        #[serde(default)]
+        parent: Vec<FileId>,
     },
     /// The front end has done its part of a container's creation.
     Proceed,
     /// The container's first process begins. Answered once it does.
     Start,
+    /// A container that began with a snapshot, and was not started, is to rest once it is: only what comes in by exec runs, until [`Self::GoOn`].
+    RestAtStart,
+    /// The container goes on that rested at its start.
+    GoOn,
     /// The front end goes, and the container stays.
     Release,
     /// Another container begins in this sandbox, a pod's: `len` bytes of records follow the line. With it come the listener

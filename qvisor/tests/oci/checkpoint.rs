@@ -19,7 +19,7 @@ fn file() -> File {
 }
 
 fn files() -> ImageFiles {
-    ImageFiles { kernel: file(), pages: file(), table: file(), orphans: file() }
+    ImageFiles { kernel: file(), pages: file(), table: file(), orphans: file(), below: Vec::new() }
 }
 
 fn take(world: &World, files: &ImageFiles, leave_running: bool) -> Result<ImageTaken, OrderError> {
@@ -27,7 +27,7 @@ fn take(world: &World, files: &ImageFiles, leave_running: bool) -> Result<ImageT
     let id = Id::new(&world.id).unwrap();
     let terms = ImageTerms { leave_running, ..ImageTerms::default() };
     let taken: Result<_, ImagingError<()>> =
-        control::checkpoint(&root.sandbox(&id).unwrap(), files, terms, None);
+        control::checkpoint(&root.sandbox(&id).unwrap(), (files, &[]), terms, None);
     match taken {
         Ok(imaged) => imaged.kept(),
         Err(ImagingError::Order(error)) => Err(error),
@@ -49,7 +49,7 @@ fn goes_on(world: &World) {
 fn check(taken: &ImageTaken, files: &ImageFiles) {
     let head = &taken.head;
     assert!(head.pages > 50 && head.taken_bytes > 100_000 && head.handles > 3, "{head:?}");
-    files.verify_pages(head).unwrap();
+    files.verify_pages(head, &[false]).unwrap();
     files.open_base(head).unwrap();
     let used = |file: &File| file.metadata().unwrap().blocks() * 512;
     assert!(used(&files.kernel) >= head.taken_bytes);
@@ -83,7 +83,7 @@ fn a_container_is_written_and_goes_on_or_sleeps_on_or_ends() {
         // Whoever does not keep it keeps nobody from going on.
         let id = Id::new(&world.id).unwrap();
         let sandbox = Root::new(world.state_root()).sandbox(&id).unwrap();
-        drop(control::checkpoint::<()>(&sandbox, &files(), ImageTerms::default(), None).unwrap());
+        drop(control::checkpoint::<()>(&sandbox, (&files(), &[]), ImageTerms::default(), None).unwrap());
         goes_on(world);
         let (last, pid) = (files(), world.pid());
         let taken = take(world, &last, false).unwrap();

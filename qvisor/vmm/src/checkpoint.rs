@@ -2,16 +2,20 @@
 #![deny(unsafe_code)]
 
 mod capture;
+mod parent;
 
 use std::fs::File;
 use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use abi::PAGE_SIZE;
 use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
-pub use swap::Style;
-use swap::{BaseError, FileBase, PackError, PageSums};
+pub use swap::{BELOW_MAX, Style};
+use swap::{BaseError, FileBase, PackError, PageSums, StackedBase};
+
+pub use self::parent::{FileId, KnownParent};
 
 use crate::memory::frames_of;
 use crate::snapshot::Snapshot;
@@ -65,6 +69,8 @@ pub struct ImageTerms {
 pub(crate) struct WantedImage {
     pub request: i64,
     pub files: ImageFiles,
+    /// The image that pages are left to which it has.
+    pub parent: Option<KnownParent>,
     /// The sandbox is to go on, and may do so before the pages are written.
     pub goes_on: bool,
 }
@@ -80,6 +86,22 @@ pub struct ImageFiles {
     pub table: File,
     /// The content of files that are open and have no name.
     pub orphans: File,
+    /// Those of other images that have some of its pages, in the order of its table.
+    pub below: Vec<BelowFiles>,
+}
+
+/// The pages of an image that others have pages in, with their table.
+#[derive(Debug)]
+pub struct BelowFiles {
+    pub pages: File,
+    pub table: File,
+}
+
+impl BelowFiles {
+    /// The files once more.
+    pub fn try_clone(&self) -> std::io::Result<Self> {
+        Ok(Self { pages: self.pages.try_clone()?, table: self.table.try_clone()? })
+    }
 }
 
 /// Why an image cannot be used.
@@ -89,6 +111,8 @@ pub enum BadImage {
     Pages(#[from] BaseError),
     #[error("the image has {found} pages instead of {said}")]
     PageCount { found: u64, said: u64 },
+    #[error("the image has pages in {said} other files, and there are {found}")]
+    OtherFiles { found: usize, said: usize },
     #[error("cannot use the image's files: {0}")]
     File(#[from] std::io::Error),
     #[error(transparent)]
@@ -98,35 +122,66 @@ pub enum BadImage {
 impl ImageFiles {
     /// The files once more.
     pub fn try_clone(&self) -> std::io::Result<Self> {
-        let Self { kernel, pages, table, orphans } = self;
+        let Self { kernel, pages, table, orphans, below } = self;
         let [kernel, pages] = [kernel.try_clone()?, pages.try_clone()?];
-        Ok(Self { kernel, pages, table: table.try_clone()?, orphans: orphans.try_clone()? })
+        let below = below.iter().map(BelowFiles::try_clone).collect::<std::io::Result<_>>()?;
+        Ok(Self { kernel, pages, table: table.try_clone()?, orphans: orphans.try_clone()?, below })
+    }
+
+    /// Their descriptors, for another process.
+    #[must_use]
+    pub fn into_descriptors(self) -> Vec<OwnedFd> {
+        let Self { kernel, pages, table, orphans, below } = self;
+        let below = below.into_iter().flat_map(|BelowFiles { pages, table }| [pages, table]);
+        [kernel, pages, table, orphans].into_iter().chain(below).map(OwnedFd::from).collect()
+    }
+
+    /// The files that had [these descriptors](Self::into_descriptors); `None`: there are others.
+    #[must_use]
+    pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Option<Self> {
+        let mut files = descriptors.into_iter().map(File::from);
+        let mut next = || files.next();
+        let (kernel, pages, table, orphans) = (next()?, next()?, next()?, next()?);
+        let mut below = Vec::new();
+        while let Some(pages) = next() {
+            below.push(BelowFiles { pages, table: next()? });
+        }
+        Some(Self { kernel, pages, table, orphans, below })
     }
 
     /// Reads the table of pages, which may be a stranger's, of an image with this head.
     pub fn sums(&self, head: &ImageHead) -> Result<PageSums, BadImage> {
         let sums = PageSums::read(&self.table, head.pages_end())?;
-        let found = sums.present().len();
+        let found = sums.count();
         if found != head.pages {
             return Err(BadImage::PageCount { found, said: head.pages });
+        }
+        let (found, said) = (self.below.len(), sums.below().len());
+        if found != said {
+            return Err(BadImage::OtherFiles { found, said });
         }
         Ok(sums)
     }
 
-    /// Has the host read pages whose numbers ascend, for whoever will bring them soon.
-    pub fn read_ahead(&self, pages: &[u32]) {
-        const APART_MAX: u32 = 8;
-        for run in pages.chunk_by(|a, b| b - a <= APART_MAX) {
-            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-            let (offset, len) = (u64::from(*first) * PAGE_SIZE, u64::from(last - first + 1) * PAGE_SIZE);
-            // A host that does not reads them later.
-            let _ = fs::fadvise(&self.pages, offset, NonZeroU64::new(len), Advice::WillNeed);
+    /// Has the host read pages whose numbers ascend, for whoever will bring them soon, wherever they are. `packed`: whether the pages of each
+    /// file are packed, its own first; then it reads all of them, if they are few.
+    pub fn read_ahead(&self, pages: &[u32], packed: &[bool]) {
+        let files = [&self.pages].into_iter().chain(self.below.iter().map(|files| &files.pages));
+        for (file, is_packed) in files.zip(packed) {
+            if *is_packed { read_ahead_all(file) } else { read_ahead(file, pages) }
         }
     }
 
     /// The pages, for a home that is put on them ([`crate::hibernate::Hibernation::on_base`]). Each is checked when it is read.
-    pub fn open_base(&self, head: &ImageHead) -> Result<FileBase, BadImage> {
-        Ok(FileBase::with_sums(self.pages.try_clone()?, self.sums(head)?)?)
+    pub fn open_base(&self, head: &ImageHead) -> Result<StackedBase, BadImage> {
+        let sums = self.sums(head)?;
+        let below = self.below.iter().zip(sums.below()).map(|(files, pages)| {
+            let sums = PageSums::read(&files.table, head.pages_end())?;
+            Ok((FileBase::with_sums(files.pages.try_clone()?, sums)?, pages.clone()))
+        });
+        let below = below.collect::<Result<Vec<_>, BadImage>>()?;
+        let own = FileBase::with_sums(self.pages.try_clone()?, sums)?;
+        Ok(StackedBase::new(own, below)?)
     }
 
     /// Packs the pages, which lie in their file as they were written, to other files, which are empty. `goes_on` is asked now and then.
@@ -139,18 +194,10 @@ impl ImageFiles {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<(), BadImage> {
         // Whoever wrote it may be a stranger, and it is read here as a whole.
-        if self.table.metadata()?.len() != PageSums::plain_bytes(head.pages) {
-            return Err(BaseError::Damaged { what: "it has another length than its pages" }.into());
+        if self.table.metadata()?.len() > PageSums::plain_bytes_max(head.pages, head.pages_end()) {
+            return Err(BaseError::Damaged { what: "it is longer than its pages" }.into());
         }
         Ok(swap::pack_base(&self.pages, &self.sums(head)?, style, pages, table, goes_on)?)
-    }
-
-    /// Has the host read all pages, which are packed, if they are few.
-    pub fn read_ahead_packed(&self) {
-        const MOST: u64 = 64 << 20;
-        if self.pages.metadata().is_ok_and(|found| found.len() <= MOST) {
-            let _ = fs::fadvise(&self.pages, 0, None, Advice::WillNeed);
-        }
     }
 
     /// The kernel's memory, for [`crate::sandbox::Sandbox::load`].
@@ -159,9 +206,44 @@ impl ImageFiles {
         Ok(Snapshot::of_image(kernel, orphans, head.taken_bytes, head.vmms))
     }
 
-    /// Compares all pages with their digests; an error names the first that is another.
-    pub fn verify_pages(&self, head: &ImageHead) -> Result<(), BadImage> {
-        Ok(self.sums(head)?.verify(&self.pages)?)
+    /// Compares all pages with their digests, in the files of others too; an error names the first that is another. `packed`: whether the
+    /// pages of each file are said to be packed, its own first. What is not said to be is not unpacked.
+    pub fn verify_pages(&self, head: &ImageHead, packed: &[bool]) -> Result<(), BadImage> {
+        let own = self.sums(head)?;
+        let is_of_kind = |sums: &PageSums, at: usize| packed.get(at) == Some(&sums.is_packed());
+        let other_kind = || BaseError::Damaged { what: "its pages are not packed as is said of them" };
+        if !is_of_kind(&own, 0) {
+            return Err(other_kind().into());
+        }
+        own.verify(&self.pages)?;
+        for (at, (files, pages)) in (1..).zip(self.below.iter().zip(own.below())) {
+            let below = PageSums::read(&files.table, head.pages_end())?;
+            below.has_all(pages)?;
+            if !is_of_kind(&below, at) {
+                return Err(other_kind().into());
+            }
+            below.verify(&files.pages)?;
+        }
+        Ok(())
+    }
+}
+
+/// Has the host read pages of a file where they lie by their numbers.
+fn read_ahead(file: &File, pages: &[u32]) {
+    const APART_MAX: u32 = 8;
+    for run in pages.chunk_by(|a, b| b - a <= APART_MAX) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        let (offset, len) = (u64::from(*first) * PAGE_SIZE, u64::from(last - first + 1) * PAGE_SIZE);
+        // A host that does not reads them later.
+        let _ = fs::fadvise(file, offset, NonZeroU64::new(len), Advice::WillNeed);
+    }
+}
+
+/// Has the host read a file, if it is short.
+fn read_ahead_all(file: &File) {
+    const MOST: u64 = 64 << 20;
+    if file.metadata().is_ok_and(|found| found.len() <= MOST) {
+        let _ = fs::fadvise(file, 0, None, Advice::WillNeed);
     }
 }
 
@@ -175,6 +257,12 @@ pub struct ImageTaken {
     pub kernel_us: u64,
     /// How long its pages were written, behind it where it goes on.
     pub pages_us: u64,
+    /// The files that pages were left to: their places among those of its parent, the parent's own being 0, in the order of the table.
+    #[serde(default)]
+    pub below: Vec<usize>,
+    /// Pages that were left to them.
+    #[serde(default)]
+    pub left_pages: u64,
 }
 
 /// News of a request for an image.

@@ -214,6 +214,11 @@ impl Directory {
         Ok(fs::renameat(&self.fd, from, &self.fd, to)?)
     }
 
+    /// Gives a file of it another name, in another directory of the same file system.
+    pub fn link(&self, from: &str, to: &Self, name: &str) -> io::Result<()> {
+        Ok(fs::linkat(&self.fd, from, &to.fd, name, AtFlags::empty())?)
+    }
+
     /// Removes a file.
     pub fn remove_file(&self, name: &str) -> io::Result<()> {
         Ok(fs::unlinkat(&self.fd, name, AtFlags::empty())?)

@@ -14,7 +14,7 @@ use abi::layout::kernel_bytes;
 use abi::report::Report;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
-use crate::checkpoint::{ImageFiles, ImageSink, ImageTerms, WantedImage};
+use crate::checkpoint::{ImageSink, WantedImage};
 use crate::container_queue::ContainerQueue;
 use crate::errno::Errno;
 use crate::exec_relay::ExecRelay;
@@ -183,7 +183,7 @@ pub struct Sandbox {
     /// The request for its memory that has not been answered; 0: none.
     wants_snapshot: AtomicI64,
     /// Where its memory goes if not to another VMM.
-    wanted_image: Mutex<Option<WantedImage>>,
+    pub(crate) wanted_image: Mutex<Option<WantedImage>>,
     /// Where the content of its files without a name goes then.
     pub(crate) kept_orphans: Mutex<Option<File>>,
     /// The content of files without a name that the kernel had under a former VMM.
@@ -313,33 +313,12 @@ impl Sandbox {
         self.ask_for_memory(request, None, false);
     }
 
-    /// Asks the kernel, which is asleep, to have its memory written to these files, whose content goes. The outcome is told to
-    /// [`SandboxConfig::images`], or the kernel's refusal to [`SandboxConfig::report`]. It sleeps on then, or goes on, which may be before
-    /// its pages are written. The number of a request is used once.
-    pub fn ask_for_image(&self, request: i64, files: ImageFiles, terms: ImageTerms) -> std::io::Result<()> {
-        let orphans = files.orphans.try_clone()?;
-        orphans.set_len(0)?;
-        *self.kept_orphans.lock() = Some(orphans);
-        let wanted = WantedImage { request, files, goes_on: terms.leave_running };
-        self.ask_for_memory(request, Some(wanted), terms.refuses_connections);
-        Ok(())
-    }
-
-    fn ask_for_memory(&self, request: i64, image: Option<WantedImage>, refuses_connections: bool) {
+    pub(crate) fn ask_for_memory(&self, request: i64, image: Option<WantedImage>, refuses_connections: bool) {
         *self.wanted_image.lock() = image;
         self.wants_snapshot.store(request, Ordering::SeqCst);
         let image = if self.kept_orphans.lock().is_some() { EVENT_FLAG_IMAGE } else { 0 };
         let flags = image | if refuses_connections { EVENT_FLAG_UNCONNECTED } else { 0 };
         self.events.post(Event { kind: EVENT_SNAPSHOT, flags, value: request, ..Event::default() });
-    }
-
-    /// Takes a request for an image back. False: it has been answered.
-    pub fn give_up_image(&self, request: i64) -> bool {
-        if self.wanted_image.lock().take_if(|wanted| wanted.request == request).is_some() {
-            *self.kept_orphans.lock() = None;
-        }
-        self.hibernation().give_up_pages();
-        self.is_answered(request)
     }
 
     /// The request is answered now; false: it was before.

@@ -33,6 +33,8 @@ pub struct CheckpointOptions<'o> {
     pub store: &'o Store,
     pub place: Place,
     pub terms: ImageTerms,
+    /// The snapshot whose pages are not written again where they are the same.
+    pub parent: Option<Place>,
     /// Packs the pages once they are written.
     pub codec: Style,
     /// Called when it takes long.
@@ -68,11 +70,13 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     let (described, layer) = describe(root, id, &state)?;
     // A key that cannot be had is no reason to end a container.
     let key = options.store.key()?;
-    let making = options.store.begin(&options.place)?;
+    let parent = options.parent.as_ref().map(|parent| options.store.parent(parent)).transpose()?;
+    let making = options.store.begin(&options.place, parent)?;
     let sandbox = root.sandbox(id)?;
     let mut taking = Taking { id, layer, making, copied: RefCell::new(None) };
     let ask = || taking.ask(&sandbox, options.terms);
     let imaged = with_progress(&|| taking.making.written_bytes(), options.progress, ask)?;
+    taking.making.take_below(&imaged.image.below)?;
     let packed_us = match taking.pack(&imaged, options) {
         Err(_) if !imaged.stands_still() => {
             let why =
@@ -146,7 +150,8 @@ impl Taking<'_> {
             ImagingError::Order(source) => SnapshotError::Order { id: self.id.as_str().to_owned(), source },
             ImagingError::Copy(error) => error,
         };
-        control::checkpoint(sandbox, self.making.files(), terms, copy).map_err(failed)
+        let files = (self.making.files(), self.making.parent());
+        control::checkpoint(sandbox, files, terms, copy).map_err(failed)
     }
 
     /// Packs the pages, if that is asked for. Result: how long it took.

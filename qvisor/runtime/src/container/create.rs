@@ -433,9 +433,13 @@ impl Created {
     pub(super) fn release(&mut self) -> Result<(), ContainerError> {
         let id = self.id.as_str();
         let _ = control::send(self.channel.get_ref(), &Order::Release);
-        match report(&mut self.channel) {
-            Some(Report::Released) => Ok(()),
-            other => Err(no_success(id, other)),
+        loop {
+            match report(&mut self.channel) {
+                Some(Report::Released) => return Ok(()),
+                // It was started before.
+                Some(Report::Started) => {}
+                other => return Err(no_success(id, other)),
+            }
         }
     }
 }

@@ -43,6 +43,8 @@ pub enum ContainerError {
     NotCreated { id: String, status: Status },
     #[error("cannot start container {id}: {why}")]
     Start { id: String, why: String },
+    #[error("cannot restore container {id}: the command of --after ended with status {code}")]
+    After { id: String, code: u8 },
     #[error("cannot send a signal to container {id}: {}; it has ended", words::NOT_RUNNING)]
     NotRunning { id: String },
     #[error("cannot send a signal to sandbox {id}: {source}; it may just have ended")]

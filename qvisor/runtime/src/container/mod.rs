@@ -19,7 +19,7 @@ pub use clone::{Attended, run_clone};
 pub use create::{CreateOptions, Surroundings, create};
 pub use end::{delete, kill, start};
 pub use error::ContainerError;
-pub use run::run;
+pub use run::{After, run};
 
 use crate::snapshot::Described;
 use crate::state::{Id, OciState, Root};

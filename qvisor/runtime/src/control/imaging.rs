@@ -1,12 +1,13 @@
 //! The asker's side of a checkpoint.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use vmm::checkpoint::{ImageFiles, ImageTaken, ImageTerms};
+use vmm::checkpoint::{BelowFiles, FileId, ImageFiles, ImageTaken, ImageTerms};
 use vmm::directory::Directory;
 use vmm::process;
 
@@ -16,18 +17,22 @@ use super::{Figures, KEPT, Order, OrderError, START_PATIENCE, answer, ask, conne
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(660);
 
 /// Has the sandbox whose directory this is written to files, which are empty and open to write. Its container is the only one in it.
-/// `copy` is called once, if it is there, while nothing of the sandbox runs: its files are those of the memory that is written.
+/// Pages that `parent` has are left to it. `copy` is called once, if it is there, while nothing of the sandbox runs: its files are those of the memory that is written.
 pub fn checkpoint<E>(
     sandbox: &Directory,
-    files: &ImageFiles,
+    (files, parent): (&ImageFiles, &[BelowFiles]),
     terms: ImageTerms,
     copy: Option<&dyn Fn() -> Result<(), E>>,
 ) -> Result<Imaged, ImagingError<E>> {
     let stream = connect(sandbox)?;
-    let ImageFiles { kernel, pages, table, orphans } = files;
-    let descriptors = [kernel.as_fd(), pages.as_fd(), table.as_fd(), orphans.as_fd()];
+    let ImageFiles { kernel, pages, table, orphans, .. } = files;
+    let tables = parent.iter().map(|base| &base.table);
+    let descriptors: Vec<_> =
+        [kernel, pages, table, orphans].into_iter().chain(tables).map(File::as_fd).collect();
+    let parent = parent.iter().map(|base| FileId::of(&base.pages)).collect::<io::Result<_>>()?;
     let ImageTerms { leave_running, refuses_connections, .. } = terms;
-    let order = Order::Checkpoint { leave_running, refuses_connections, copies_files: copy.is_some() };
+    let order =
+        Order::Checkpoint { leave_running, refuses_connections, copies_files: copy.is_some(), parent };
     ask(&stream, order, &[], &descriptors)?;
     let deadline = Instant::now() + CHECKPOINT_PATIENCE;
     let mut figures = answer(&stream, deadline)?.figures;

@@ -18,6 +18,8 @@ pub struct ExecOptions {
     pub process: BootSpec,
     /// The streams are a terminal that the sandbox drives.
     pub terminal: bool,
+    /// Nothing comes by its standard input.
+    pub no_input: bool,
     /// Come back once the program runs.
     pub detach: bool,
     pub pid_file: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! The streams of a process: this command's own, or a terminal whose other side goes to the console socket.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -37,7 +38,10 @@ impl Streams {
             let list = [copy(), copy(), copy()].into_iter().collect::<io::Result<_>>().map_err(failed)?;
             return Ok(Self { list, is_console: true });
         }
-        let list = open_standard(options.terminal).map_err(failed)?;
+        let mut list = open_standard(options.terminal).map_err(failed)?;
+        if let Some(input) = list.first_mut().filter(|_| options.no_input) {
+            *input = (File::open("/dev/null").map_err(failed)?.into(), 0);
+        }
         if options.terminal && list.first().is_none_or(|(_, flags)| flags & STREAM_TTY == 0) {
             let why = "standard input is none; leave out --tty, or pass --detach and --console-socket";
             return Err(ExecError::Terminal { id: options.id(), why: why.into() });

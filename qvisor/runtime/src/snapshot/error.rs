@@ -32,6 +32,10 @@ pub enum SnapshotError {
     Exists { place: Place },
     #[error("cannot make snapshot {place}: the directory is not empty; name one that is, or is not there")]
     NotEmpty { place: Place },
+    #[error("cannot put a snapshot on {place}: it is on another file system; choose a place on the same one")]
+    ParentElsewhere { place: Place },
+    #[error("cannot put a snapshot on {place}: {source}")]
+    Parent { place: Place, source: io::Error },
     #[error("cannot make a snapshot of sandbox {id}: {why}")]
     Sandbox { id: String, why: String },
     #[error("cannot make a snapshot of sandbox {id}: {source}")]
@@ -58,7 +62,7 @@ pub enum Unfit {
     #[error("it was made by another host, or changed: its seal is not by this host's key")]
     Sealed,
     #[error("its file {0} was changed or damaged")]
-    Changed(&'static str),
+    Changed(String),
     #[error("the changes to files that it has cannot be read: {0}")]
     Layer(LayerError),
     #[error("it is a sandbox of dormouse do; begin with it by dormouse do --from")]

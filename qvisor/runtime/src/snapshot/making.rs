@@ -12,9 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use vmm::checkpoint::{BadImage, ImageFiles, ImageHead, Style};
+use vmm::checkpoint::{BadImage, BelowFiles, ImageFiles, ImageHead, Style};
 use vmm::directory::Directory;
 
+use super::below::{self, BelowPages, Parent};
 use super::fit::Host;
 use super::key::Key;
 use super::layer::LayerFiles;
@@ -43,7 +44,7 @@ const FRESH_TABLE: &str = ".pages.table";
 pub struct Making {
     place: Place,
     /// The directory of the snapshot's place, and its name there.
-    parent: OwnedFd,
+    above: OwnedFd,
     name: OsString,
     /// The name in which it is made, if its place is still free.
     beside: Option<OsString>,
@@ -51,6 +52,9 @@ pub struct Making {
     /// Held as long as its maker lives.
     _lock: File,
     files: ImageFiles,
+    /// The snapshot whose pages it has, as far as they are the same.
+    parent: Option<Parent>,
+    below: Vec<BelowPages>,
     /// The codec that has packed the pages, if they are packed.
     codec: Option<Style>,
     is_done: bool,
@@ -74,15 +78,15 @@ type Step<T> = Result<T, (&'static str, io::Error)>;
 
 impl Making {
     /// Begins a snapshot; what makers that were killed have left there goes.
-    pub(super) fn begin(place: &Place, path: &Path) -> Result<Self, SnapshotError> {
+    pub(super) fn begin(place: &Place, path: &Path, on: Option<Parent>) -> Result<Self, SnapshotError> {
         let failed = |(what, source)| SnapshotError::Make { place: place.clone(), what, source };
-        let (parent, name) = parent_of(path).map_err(|error| failed(("finding its place", error)))?;
+        let (above, name) = place_of(path).map_err(|error| failed(("finding its place", error)))?;
         let is_named = matches!(place, Place::Named(_));
         // In a directory that is no store there may be anything.
-        remove_abandoned(parent.as_fd(), (!is_named).then_some(&*name));
+        remove_abandoned(above.as_fd(), (!is_named).then_some(&*name));
         let (beside, directory, lock) = match Directory::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = make_beside(parent.as_fd(), &name);
+                let made = make_beside(above.as_fd(), &name);
                 let (beside, directory, lock) = made.map_err(|e| failed(("making its directory", e)))?;
                 (Some(beside), directory, lock)
             }
@@ -95,17 +99,27 @@ impl Making {
         };
         let new = |name| directory.new_file(name).map_err(|error| failed(("making its files", error)));
         let files = || {
+            on.iter().try_for_each(|on| on.link_to(&directory))?;
             let (kernel, pages) = (new(KERNEL)?, new(PAGES)?);
-            Ok(ImageFiles { kernel, pages, table: new(TABLE)?, orphans: new(ORPHANS)? })
+            let (table, orphans) = (new(TABLE)?, new(ORPHANS)?);
+            Ok(ImageFiles { kernel, pages, table, orphans, below: Vec::new() })
         };
         match files() {
-            Ok(files) => {
-                let place = place.clone();
-                let codec = None;
-                Ok(Self { place, parent, name, beside, directory, _lock: lock, files, codec, is_done: false })
-            }
+            Ok(files) => Ok(Self {
+                place: place.clone(),
+                above,
+                name,
+                beside,
+                directory,
+                _lock: lock,
+                files,
+                parent: on,
+                below: Vec::new(),
+                codec: None,
+                is_done: false,
+            }),
             Err(error) => {
-                discard(parent.as_fd(), beside.as_deref(), &directory);
+                discard(above.as_fd(), beside.as_deref(), &directory);
                 Err(error)
             }
         }
@@ -129,12 +143,31 @@ impl Making {
 
     /// Bytes that its files take up so far.
     pub(crate) fn written_bytes(&self) -> u64 {
-        let ImageFiles { kernel, pages, table, orphans } = &self.files;
+        let ImageFiles { kernel, pages, table, orphans, .. } = &self.files;
         [kernel, pages, table, orphans].into_iter().map(blocks_of).sum()
     }
 
     fn failed(&self, what: &'static str, source: io::Error) -> SnapshotError {
         SnapshotError::Make { place: self.place.clone(), what, source }
+    }
+
+    /// The files of its parent, if it has one, that pages may be left to.
+    pub(crate) fn parent(&self) -> &[BelowFiles] {
+        self.parent.as_ref().map_or(&[], Parent::files)
+    }
+
+    /// Its pages are written, and some of them left to these of its parent's files.
+    pub(crate) fn take_below(&mut self, places: &[usize]) -> Result<(), SnapshotError> {
+        let what = "taking pages of its parent";
+        let Some(parent) = &self.parent else {
+            let is_none = places.is_empty();
+            return if is_none { Ok(()) } else { Err(self.failed(what, io::ErrorKind::InvalidData.into())) };
+        };
+        let used = parent.used(places).unwrap_or_else(|| Err(io::ErrorKind::InvalidData.into()));
+        let (said, files) = used.map_err(|error| self.failed(what, error))?;
+        parent.unlink_from(&self.directory, places).map_err(|error| self.failed(what, error))?;
+        (self.below, self.files.below) = (said, files);
+        Ok(())
     }
 
     /// Files for packed pages.
@@ -190,7 +223,7 @@ impl Making {
         let text = text.map_err(|why| SnapshotError::Unfit { place: place.clone(), why })?;
         self.write_manifest(&text).map_err(failed)?;
         if let Some(beside) = &self.beside {
-            match rename_new(self.parent.as_fd(), beside, &self.name) {
+            match rename_new(self.above.as_fd(), beside, &self.name) {
                 Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
                     return Err(SnapshotError::Exists { place });
                 }
@@ -198,7 +231,7 @@ impl Making {
             }
         }
         self.is_done = true;
-        fs::fsync(&self.parent).map_err(|error| failed(("bringing it to the disk", error.into())))?;
+        fs::fsync(&self.above).map_err(|error| failed(("bringing it to the disk", error.into())))?;
         Ok(manifest)
     }
 
@@ -210,7 +243,7 @@ impl Making {
         layer: Option<LayerFiles>,
         processor: CpuFeatures,
     ) -> Step<Manifest> {
-        let ImageFiles { kernel, pages, table, orphans } = &self.files;
+        let ImageFiles { kernel, pages, table, orphans, .. } = &self.files;
         let sync = |file: &File| file.sync_all().map_err(|error| ("bringing it to the disk", error));
         [kernel, pages, table, orphans].into_iter().try_for_each(sync)?;
         let describe = |file: &File| -> io::Result<FileDigest> {
@@ -223,7 +256,8 @@ impl Making {
             let packed = self.codec.map(|style| -> io::Result<PackedBy> {
                 Ok(PackedBy { codec: style.to_string(), digest: describe(pages)?.digest })
             });
-            Ok(Files { kernel, table, orphans, pages_bytes, packed: packed.transpose()?, layer })
+            let below = self.below.clone();
+            Ok(Files { kernel, table, orphans, pages_bytes, packed: packed.transpose()?, below, layer })
         };
         let files = files().map_err(|error| ("reading its files", error))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -256,7 +290,7 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         if !self.is_done {
-            discard(self.parent.as_fd(), self.beside.as_deref(), &self.directory);
+            discard(self.above.as_fd(), self.beside.as_deref(), &self.directory);
         }
     }
 }
@@ -267,7 +301,7 @@ pub(super) fn blocks_of(file: &File) -> u64 {
 }
 
 /// The directory above, whoever's it is, and the name in it.
-fn parent_of(path: &Path) -> io::Result<(OwnedFd, OsString)> {
+fn place_of(path: &Path) -> io::Result<(OwnedFd, OsString)> {
     let path = std::path::absolute(path)?;
     let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::IsADirectory))?.to_owned();
     let above = path.parent().unwrap_or(Path::new("/"));
@@ -329,7 +363,10 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
     let Some(lock) = lock(directory).map_err(failed)? else {
         return Err(SnapshotError::NotEmpty { place: place.clone() });
     };
-    let is_ours = |name: &OsString| OURS.iter().chain([&LAYER]).any(|ours| name.as_os_str() == *ours);
+    let is_ours = |name: &OsString| {
+        OURS.iter().chain([&LAYER]).any(|ours| name.as_os_str() == *ours)
+            || below::names().any(|ours| *name == *ours)
+    };
     let names = directory.names().map_err(failed)?;
     if directory.has(MANIFEST) {
         return Err(SnapshotError::Exists { place: place.clone() });
@@ -368,8 +405,8 @@ pub(super) fn empty(directory: &Directory) -> io::Result<()> {
 }
 
 fn empty_but_layer(directory: &Directory) -> io::Result<()> {
-    for name in OURS {
-        match directory.remove_file(name) {
+    for name in OURS.into_iter().map(str::to_owned).chain(below::names()) {
+        match directory.remove_file(&name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

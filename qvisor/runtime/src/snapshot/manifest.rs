@@ -10,6 +10,7 @@ use vmm::mounts::{self, Volume};
 use vmm::net::Network;
 
 use super::Unfit;
+use super::below::BelowPages;
 use super::key::Key;
 use super::layer::LayerFiles;
 use crate::oci::MountPlan;
@@ -139,9 +140,20 @@ pub struct Files {
     /// The pages are packed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packed: Option<PackedBy>,
+    /// Pages that other snapshots have, in the order of the table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<BelowPages>,
     /// The changes to files of a sandbox of `dormouse do`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<LayerFiles>,
+}
+
+impl Files {
+    /// Whether the pages in each of the files that have some are packed, its own first.
+    pub(super) fn packed(&self) -> Vec<bool> {
+        let below = self.below.iter().map(|pages| &pages.packed);
+        [&self.packed].into_iter().chain(below).map(Option::is_some).collect()
+    }
 }
 
 /// How pages are packed.

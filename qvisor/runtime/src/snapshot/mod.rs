@@ -12,6 +12,7 @@
 //! On systrap a snapshot's kernel is code in the VMM, so nothing of a snapshot is believed before the seal was found to be
 //! this host's (or this fleet's), and the digests to be those that it covers.
 
+mod below;
 mod digest;
 mod error;
 mod fit;
@@ -28,6 +29,8 @@ mod working_set;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use self::below::BelowPages;
+pub(crate) use self::below::Parent;
 pub use self::error::{SnapshotError, Unfit};
 pub use self::fit::Host;
 pub(crate) use self::key::Key;

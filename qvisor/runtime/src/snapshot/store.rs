@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use vmm::boot::BootSpec;
-use vmm::checkpoint::{BadImage, ImageFiles};
+use vmm::checkpoint::ImageFiles;
 use vmm::directory::Directory;
 use vmm::mounts::Changes;
 
 use super::fit::{Host, check_numbers};
 use super::key::Key;
 use super::making::{self, Making};
-use super::manifest::{FileDigest, LENGTH_MAX, MANIFEST, Manifest};
+use super::manifest::{FileDigest, Files, LENGTH_MAX, MANIFEST, Manifest};
 use super::working_set;
 use super::{
-    BadWorkingSet, KERNEL, LAYER, ORPHANS, PAGES, Place, Recording, SnapshotError, TABLE, Unfit, digest,
-    hold, layer,
+    BadWorkingSet, KERNEL, LAYER, ORPHANS, PAGES, Parent, Place, Recording, SnapshotError, TABLE, Unfit,
+    below, digest, hold, layer,
 };
 use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
@@ -65,6 +65,8 @@ pub struct Listed {
     pub manifest: Option<Manifest>,
     /// Bytes on the disk.
     pub disk_bytes: u64,
+    /// Bytes on the disk of files that other snapshots have, or had, as well.
+    pub below_bytes: u64,
 }
 
 impl Store {
@@ -103,12 +105,12 @@ impl Store {
         }
     }
 
-    /// Begins a snapshot; its place must be free.
-    pub(crate) fn begin(&self, place: &Place) -> Result<Making, SnapshotError> {
+    /// Begins a snapshot, on a parent if it is to have one; its place must be free.
+    pub(crate) fn begin(&self, place: &Place, parent: Option<Parent>) -> Result<Making, SnapshotError> {
         if let Place::Named(_) = place {
             self.directory()?;
         }
-        Making::begin(place, &self.path(place))
+        Making::begin(place, &self.path(place), parent)
     }
 
     /// The directory of a snapshot that is there. It is the caller's, and nobody else may write it.
@@ -132,6 +134,18 @@ impl Store {
         let directory = self.found(place)?;
         let key = self.key()?;
         manifest_in(&directory, &key).map_err(|why| why.at(place))
+    }
+
+    /// Opens a snapshot that another one is to be put on.
+    pub(crate) fn parent(&self, place: &Place) -> Result<Parent, SnapshotError> {
+        let directory = self.found(place)?;
+        let key = self.key()?;
+        let open = || {
+            let manifest = manifest_in(&directory, &key)?;
+            check_numbers(&manifest.head)?;
+            Parent::open(place.clone(), directory, &manifest)
+        };
+        open().map_err(|why| why.at(place))
     }
 
     /// Opens a snapshot to run it.
@@ -182,19 +196,17 @@ impl Store {
             let files = files_in(&directory, &manifest)?;
             // All of it is read here, where nothing confines that.
             check_numbers(&manifest.head)?;
-            let sums = files.sums(&manifest.head)?;
-            if sums.is_packed() != manifest.files.packed.is_some() {
-                return Err(Unfit::Changed(TABLE));
-            }
-            if let Some(packed) = &manifest.files.packed {
-                let said = FileDigest { bytes: manifest.files.pages_bytes, digest: packed.digest.clone() };
+            let Files { packed, pages_bytes, below, .. } = &manifest.files;
+            if let Some(packed) = packed {
+                let said = FileDigest { bytes: *pages_bytes, digest: packed.digest.clone() };
                 check(&files.pages, &said, PAGES)?;
             }
-            sums.verify(&files.pages).map_err(BadImage::from)?;
+            below::check_packed(&files, below)?;
+            files.verify_pages(&manifest.head, &manifest.files.packed())?;
             if let Some(layer) = &manifest.files.layer {
                 let sum = layer::sum(&directory.directory(OsStr::new(LAYER))?).map_err(Unfit::Layer)?;
                 if sum != layer.digest {
-                    return Err(Unfit::Changed(LAYER));
+                    return Err(Unfit::Changed(LAYER.into()));
                 }
             }
             working_set::Of::new(&manifest, &key)?.read(&directory)?;
@@ -225,9 +237,10 @@ impl Store {
             let directory = root.directory(OsStr::new(name.as_str())).ok()?;
             let manifest = manifest_in(&directory, &key).ok();
             let files = FILES.iter().map(|name| disk_bytes(&directory, name));
+            let below = below::names().map(|name| disk_bytes(&directory, &name)).sum();
             let layer = manifest.as_ref().and_then(|manifest| manifest.files.layer.as_ref());
             let disk_bytes = files.sum::<u64>() + layer.map_or(0, |layer| layer.bytes);
-            Some(Listed { name: name.as_str().to_owned(), manifest, disk_bytes })
+            Some(Listed { name: name.as_str().to_owned(), manifest, disk_bytes, below_bytes: below })
         };
         let mut all: Vec<_> = ids.filter_map(of).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -286,20 +299,22 @@ fn manifest_in(directory: &Directory, key: &Key) -> Result<Manifest, Unfit> {
 fn files_in(directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Unfit> {
     let open = |name: &str| directory.file_to_read(name);
     let (kernel, pages) = (open(KERNEL)?, open(PAGES)?);
-    let files = ImageFiles { kernel, pages, table: open(TABLE)?, orphans: open(ORPHANS)? };
+    let below = below::open(directory, &manifest.files.below)?;
+    let files = ImageFiles { kernel, pages, table: open(TABLE)?, orphans: open(ORPHANS)?, below };
     check(&files.kernel, &manifest.files.kernel, KERNEL)?;
     check(&files.table, &manifest.files.table, TABLE)?;
     check(&files.orphans, &manifest.files.orphans, ORPHANS)?;
     if files.pages.metadata()?.len() != manifest.files.pages_bytes {
-        return Err(Unfit::Changed(PAGES));
+        return Err(Unfit::Changed(PAGES.into()));
     }
     Ok(files)
 }
 
-fn check(file: &File, said: &FileDigest, name: &'static str) -> Result<(), Unfit> {
+/// Compares a file with its digest.
+pub(super) fn check(file: &File, said: &FileDigest, name: &str) -> Result<(), Unfit> {
     let is_so = file.metadata()?.len() == said.bytes
         && blake3::Hash::from_hex(&said.digest).is_ok_and(|said| digest::of(file).is_ok_and(|is| is == said));
-    if is_so { Ok(()) } else { Err(Unfit::Changed(name)) }
+    if is_so { Ok(()) } else { Err(Unfit::Changed(name.into())) }
 }
 
 impl Opened {
@@ -333,10 +348,8 @@ impl Opened {
 
     /// Has the host read the pages that will be brought first.
     pub(crate) fn read_ahead(&self) {
-        match (&self.working_set, &self.manifest.files.packed) {
-            (WorkingSet::Recorded(pages), None) => self.files.read_ahead(pages),
-            (WorkingSet::Recorded(_), Some(_)) => self.files.read_ahead_packed(),
-            (WorkingSet::Missing(..), _) => {}
+        if let WorkingSet::Recorded(pages) = &self.working_set {
+            self.files.read_ahead(pages, &self.manifest.files.packed());
         }
     }
 

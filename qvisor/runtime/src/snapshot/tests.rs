@@ -32,7 +32,7 @@ impl Bench {
     }
 
     fn begin(&self, place: &Place) -> Result<Making, SnapshotError> {
-        let making = self.store.begin(place)?;
+        let making = self.store.begin(place, None)?;
         let ImageFiles { kernel, pages, table, .. } = making.files();
         kernel.write_all_at(&[7; 9000], 1 << 20).unwrap();
         pages.write_all_at(&[1; 4096], 3 * 4096).unwrap();

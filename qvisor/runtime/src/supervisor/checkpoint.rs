@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use vmm::checkpoint::{ImageFiles, ImageNews, ImageTaken, ImageTerms};
+use vmm::checkpoint::{FileId, ImageFiles, ImageNews, ImageTaken, ImageTerms, KnownParent};
 use vmm::lock::Guard;
 use vmm::process;
 
@@ -29,6 +29,8 @@ const TRIES: u32 = 5;
 /// How long it may take, and how much longer when its files are just being written.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(600);
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
+/// The files that an image is written to.
+const IMAGE_FILES: usize = 4;
 const NOT_COPIED: &str = "its files were not copied";
 /// How long the asker may take to copy its files, or to bring the image to the disk.
 const KEEP_PATIENCE: Duration = Duration::from_secs(300);
@@ -41,6 +43,7 @@ pub(super) struct Checkpoint {
     /// The request by which the sandbox, which is asleep, was asked for its memory.
     request: Option<u64>,
     files: ImageFiles,
+    parent: Option<KnownParent>,
     terms: ImageTerms,
     /// It goes on afterwards: it did before, and nobody has wanted it to rest since.
     goes_on: bool,
@@ -145,19 +148,20 @@ impl Progress {
 }
 
 impl Supervisor {
-    /// Carries out [`crate::control::Order::Checkpoint`].
+    /// Carries out [`crate::control::Order::Checkpoint`]. `files`: the descriptors that came with it, and the files of its parent.
     pub(super) fn checkpoint(
         &self,
         peer: UnixStream,
         of: ContainerId,
-        descriptors: Vec<OwnedFd>,
+        files: (Vec<OwnedFd>, Vec<FileId>),
         terms: ImageTerms,
     ) {
+        let given = self.files_of(files.0, files.1);
         let progress = &mut *self.lock();
         self.take_leash_news(progress);
         let may = self.may_checkpoint(progress, of, terms);
-        let files = match may.and_then(|()| files_of(descriptors)) {
-            Ok(files) => files,
+        let (files, parent) = match may.and(given) {
+            Ok(given) => given,
             Err(why) => return refuse(&peer, why),
         };
         progress.checkpoints += 1;
@@ -170,6 +174,7 @@ impl Supervisor {
             number,
             request: None,
             files,
+            parent,
             terms,
             goes_on,
             is_overtaken: false,
@@ -199,6 +204,7 @@ impl Supervisor {
             }
             _ if !progress.is_running() => "its first process does not run yet; start it first",
             _ if progress.machine.is_held() => "it is paused; resume it first",
+            _ if progress.rests_at_start => "it has not gone on yet since it was restored",
             _ if progress.checkpoint.is_some() => "another checkpoint of it is being taken",
             _ if progress.waiters.len() >= WAITERS_MAX => "too many others wait for it already",
             _ => return Ok(()),
@@ -255,7 +261,7 @@ impl Supervisor {
     /// Asks the sandbox, which is asleep, for its memory.
     fn ask_for_image(&self, progress: &mut Progress) {
         let Some(checkpoint) = &mut progress.checkpoint else { return };
-        let terms = checkpoint.terms;
+        let (terms, parent) = (checkpoint.terms, checkpoint.parent.clone());
         let files = match checkpoint.files.try_clone() {
             Ok(files) => files,
             Err(error) => {
@@ -265,7 +271,7 @@ impl Supervisor {
         progress.images_asked += 1;
         checkpoint.request = Some(progress.images_asked);
         let request = progress.images_asked.cast_signed();
-        let asked = self.sandbox().map(|sandbox| sandbox.ask_for_image(request, files, terms));
+        let asked = self.sandbox().map(|sandbox| sandbox.ask_for_image(request, files, parent, terms));
         if let Some(Err(error)) = asked {
             self.fail_checkpoint(progress, &format!("cannot write to its files: {error}"));
         }
@@ -412,6 +418,25 @@ impl Supervisor {
         }
     }
 
+    /// The files that came with an order, and the parent whose pages are in these other files.
+    fn files_of(
+        &self,
+        mut descriptors: Vec<OwnedFd>,
+        parent: Vec<FileId>,
+    ) -> Result<(ImageFiles, Option<KnownParent>), String> {
+        let tables = descriptors.split_off(descriptors.len().min(IMAGE_FILES));
+        let files: Result<Vec<File>, String> = descriptors.into_iter().map(file_of).collect();
+        let [kernel, pages, table, orphans] = files?.try_into().map_err(|_| "it is written to four files")?;
+        let files = ImageFiles { kernel, pages, table, orphans, below: Vec::new() };
+        if tables.is_empty() && parent.is_empty() {
+            return Ok((files, None));
+        }
+        let tables: Vec<File> = tables.into_iter().map(File::from).collect();
+        let sandbox = self.sandbox().ok_or("its first process does not run yet; start it first")?;
+        let parent = sandbox.read_parent(&tables, parent);
+        Ok((files, Some(parent.map_err(|error| format!("its parent cannot be used: {error}"))?)))
+    }
+
     /// The sandbox, which sleeps for a checkpoint or is about to, is to be as it would be without.
     fn leave_to_itself(&self, progress: &mut Progress, goes_on: bool, holds: bool) {
         if (goes_on || holds) && progress.machine.wants_rest() && !progress.machine.is_held() {
@@ -423,13 +448,6 @@ impl Supervisor {
             }
         }
     }
-}
-
-/// The files that came with an order.
-fn files_of(descriptors: Vec<OwnedFd>) -> Result<ImageFiles, String> {
-    let files: Result<Vec<File>, String> = descriptors.into_iter().map(file_of).collect();
-    let [kernel, pages, table, orphans] = files?.try_into().map_err(|_| "it is written to four files")?;
-    Ok(ImageFiles { kernel, pages, table, orphans })
 }
 
 /// A regular file that can be written to at any place.

@@ -36,12 +36,14 @@ fn taken() -> ImageTaken {
         pages: 5,
         taken_bytes: 4096,
     };
-    ImageTaken { head, pause_us: 3, kernel_us: 1, pages_us: 2 }
+    ImageTaken { head, pause_us: 3, kernel_us: 1, pages_us: 2, below: Vec::new(), left_pages: 0 }
 }
 
 /// Asks for one that leaves the sandbox as it was.
 fn ask(world: &World) -> Asked {
-    world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, ContainerId::FIRST, files(), LEFT_RUNNING))
+    world.ask_with(|supervisor, peer| {
+        supervisor.checkpoint(peer, ContainerId::FIRST, (files(), Vec::new()), LEFT_RUNNING)
+    })
 }
 
 /// The kernel hibernates it by the request that it is told.
@@ -207,7 +209,7 @@ fn without_its_asker_it_neither_ends_nor_stays_asleep() {
     assert!(has_ended(&world), "it is not even asked");
     wakes(&world);
     let asked = world.ask_with(|supervisor, peer| {
-        supervisor.checkpoint(peer, ContainerId::FIRST, files(), ImageTerms::default())
+        supervisor.checkpoint(peer, ContainerId::FIRST, (files(), Vec::new()), ImageTerms::default())
     });
     sleeps(&world);
     drop(asked);
@@ -219,7 +221,11 @@ fn without_its_asker_it_neither_ends_nor_stays_asleep() {
 fn what_cannot_be_written_is_refused() {
     let world = World::new(true);
     let refused = |of, descriptors| {
-        world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, of, descriptors, LEFT_RUNNING)).error()
+        world
+            .ask_with(|supervisor, peer| {
+                supervisor.checkpoint(peer, of, (descriptors, Vec::new()), LEFT_RUNNING)
+            })
+            .error()
     };
     assert!(refused(ContainerId(3), files()).contains("pod"));
     assert_eq!(refused(ContainerId::FIRST, files().split_off(1)), "it is written to four files");
@@ -245,8 +251,9 @@ fn what_cannot_be_written_is_refused() {
 /// One whose asker copies its files, and whose memory is taken. The asker says this, or hangs up.
 fn copies(world: &World, says: Option<&[u8]>) -> Asked {
     let terms = ImageTerms { copies_files: true, ..LEFT_RUNNING };
-    let mut asked =
-        world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, ContainerId::FIRST, files(), terms));
+    let mut asked = world.ask_with(|supervisor, peer| {
+        supervisor.checkpoint(peer, ContainerId::FIRST, (files(), Vec::new()), terms)
+    });
     sleeps(world);
     thread::scope(|scope| {
         let imaged = scope.spawn(|| world.supervisor.imaged(1, ImageNews::Captured));
@@ -271,8 +278,9 @@ fn nothing_runs_until_its_files_are_copied() {
     assert_eq!(asked.answer().figures, Some(Figures::Checkpoint(Box::new(taken()))));
     // One whose pages are not written behind it.
     let terms = ImageTerms { copies_files: true, ..LEFT_RUNNING };
-    let mut asked =
-        world.ask_with(|supervisor, peer| supervisor.checkpoint(peer, ContainerId::FIRST, files(), terms));
+    let mut asked = world.ask_with(|supervisor, peer| {
+        supervisor.checkpoint(peer, ContainerId::FIRST, (files(), Vec::new()), terms)
+    });
     sleeps(&world);
     thread::scope(|scope| {
         scope.spawn(|| world.supervisor.imaged(2, ImageNews::Done(Ok(taken()))));

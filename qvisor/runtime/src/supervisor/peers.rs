@@ -132,8 +132,8 @@ impl Peer {
             if self.order.is_none() {
                 self.order = order_of(&mut said.body, got == 0)?;
             }
-            match self.order {
-                Some((order, len)) if said.body.len() >= len => {
+            match self.order.take_if(|(_, len)| said.body.len() >= *len) {
+                Some((order, len)) => {
                     said.body.truncate(len);
                     return Ok(Some(order));
                 }

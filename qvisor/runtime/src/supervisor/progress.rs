@@ -62,6 +62,8 @@ pub(super) struct Progress {
     pub failure: Option<String>,
     /// It began asleep, with a snapshot.
     pub is_restored: bool,
+    /// It rests once it is started, or does, until it is said to go on.
+    pub rests_at_start: bool,
     /// The working set that is recorded goes there.
     pub working_set: Option<UnixStream>,
     /// The front end may go.
@@ -105,6 +107,7 @@ impl Progress {
             timer: None,
             failure: None,
             is_restored: false,
+            rests_at_start: false,
             working_set: None,
             released: false,
             ending: false,

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use abi::hostcall::{EVENT_FLAG_LETS_IN, EVENT_PAUSE_CONTAINER};
 use vmm::checkpoint::ImageHead;
 use vmm::process;
 
@@ -15,7 +16,7 @@ use super::containers::ContainerId;
 use super::progress::{News, Progress};
 use super::stage::{Cause, Stage};
 use super::state_machine::{Input, StateMachine};
-use crate::control;
+use crate::{control, words};
 
 impl Supervisor {
     /// Has this sandbox begin asleep, with the snapshot that has this head. `told`: to whoever takes the working set that it records.
@@ -49,6 +50,29 @@ impl Supervisor {
         self.hibernation.begin_wake(None);
         self.want_running(progress, Cause::Order);
         self.continue_leash(progress);
+    }
+
+    /// It is to rest once it is started, but for what comes in by exec.
+    pub(super) fn rest_at_start(&self, progress: &mut Progress, id: ContainerId) -> Result<(), String> {
+        if id != ContainerId::FIRST || !progress.awaits_start() {
+            return Err("it began with no snapshot, or has been started before".into());
+        }
+        progress.rests_at_start = true;
+        progress.rest_asked += 1;
+        self.post(id, EVENT_PAUSE_CONTAINER, 1 | EVENT_FLAG_LETS_IN, progress.rest_asked.cast_signed());
+        Ok(())
+    }
+
+    /// It goes on, having rested at its start.
+    pub(super) fn go_on(&self, progress: &mut Progress, id: ContainerId) -> Result<(), String> {
+        if id != ContainerId::FIRST || !progress.rests_at_start {
+            return Err(words::NOT_PAUSED.into());
+        }
+        progress.rests_at_start = false;
+        progress.rest_asked += 1;
+        self.post(id, EVENT_PAUSE_CONTAINER, 0, progress.rest_asked.cast_signed());
+        self.wake_for_signal(progress);
+        Ok(())
     }
 
     /// A sandbox of `dormouse do` starts by itself.
@@ -201,7 +225,7 @@ mod tests {
             (Some(Status::Created), Some(SandboxState::Hibernated))
         );
         for order in [Order::Wake { reap: None }, Order::Resume, Order::Hibernate] {
-            assert!(world.answer(order).error.is_some(), "{order:?}");
+            assert!(world.answer(order.clone()).error.is_some(), "{order:?}");
         }
         // A signal waits.
         world.answer(Order::Kill { signal: 15, foreground: false, all: false });
@@ -229,6 +253,24 @@ mod tests {
         world.supervisor.hibernated(1, false);
         world.supervisor.report(&Report::Resumed { request: 2 });
         assert_eq!(read::<Answer>(&mut start).error, None);
+    }
+
+    #[test]
+    fn it_rests_at_its_start_until_it_is_to_go_on() {
+        let world = World::new();
+        has_leash(&world);
+        assert!(world.answer(Order::GoOn).error.is_some());
+        world.supervisor.report(&Report::ContainerReady { container: FIRST });
+        world.kinds();
+        assert_eq!(world.answer(Order::RestAtStart).error, None);
+        let _start = world.ask(Order::Start);
+        let rests = (EVENT_PAUSE_CONTAINER, 1 | EVENT_FLAG_LETS_IN, 1);
+        assert_eq!(world.kinds(), [rests, (EVENT_WAKE, 0, 2)]);
+        world.supervisor.report(&Report::Resumed { request: 2 });
+        assert!(world.answer(Order::RestAtStart).error.is_some(), "it has been started");
+        assert_eq!(world.answer(Order::GoOn).error, None);
+        assert_eq!(world.kinds(), [(EVENT_PAUSE_CONTAINER, 0, 2)]);
+        assert!(world.answer(Order::GoOn).error.is_some());
     }
 
     #[test]

@@ -136,9 +136,9 @@ impl Supervisor {
                 self.exec(peer, of, attached, Terms { paused, hook, probe });
             }
             Order::Create { .. } => self.create(peer, of, attached),
-            Order::Checkpoint { leave_running, refuses_connections, copies_files } => {
+            Order::Checkpoint { leave_running, refuses_connections, copies_files, parent } => {
                 let terms = ImageTerms { leave_running, refuses_connections, copies_files };
-                self.checkpoint(peer, of, attached.descriptors, terms);
+                self.checkpoint(peer, of, (attached.descriptors, parent), terms);
             }
             order => self.obey_peer(peer, of, order),
         }
@@ -196,11 +196,11 @@ impl Supervisor {
 
     /// The front end's orders; none is answered.
     pub(super) fn obey_front(&self, order: Order) {
-        match (order, self.is_command) {
+        match (&order, self.is_command) {
             (Order::Kill { signal: libc::SIGKILL, .. }, _) => self.finish(Ok(libc::SIGKILL)),
             // The terminal's own: the front end stops and goes on with its job.
             (Order::Kill { signal: signal @ (libc::SIGSTOP | libc::SIGCONT), foreground, .. }, true) => {
-                self.deliver(&mut self.lock(), ContainerId::FIRST, signal, u32::from(foreground));
+                self.deliver(&mut self.lock(), ContainerId::FIRST, *signal, u32::from(*foreground));
             }
             (Order::Release, false) => {
                 self.lock().released = true;
@@ -398,6 +398,8 @@ impl Supervisor {
             }
             (Order::Winsize { rows, columns }, _) => self.resize(of, rows, columns),
             (Order::Start, _) => return self.start(progress, of),
+            (Order::RestAtStart, _) => return self.rest_at_start(progress, of),
+            (Order::GoOn, _) => return self.go_on(progress, of),
             (Order::Hibernate, _) => return self.hibernate(progress),
             (Order::Wake { reap }, _) => return self.wake(progress, reap),
             (Order::Processes, _) => self.post(of, EVENT_PROCESSES, 0, 0),

@@ -12,7 +12,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
-use vmm::checkpoint::ImageFiles;
 use vmm::companions::Companions;
 use vmm::footprint;
 use vmm::host_paths::HostPaths;
@@ -56,9 +55,8 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     };
     let early = early();
     let (head, image) = match plan.restore.take() {
-        Some(RestorePlan { head, files: ImageFiles { kernel, pages, table, orphans }, told }) => {
-            let files = [kernel, pages, table, orphans].map(OwnedFd::from);
-            (Some(head), files.into_iter().chain(told).collect())
+        Some(RestorePlan { head, files, told }) => {
+            (Some(head), files.into_descriptors().into_iter().chain(told).collect())
         }
         None => (None, Vec::new()),
     };

@@ -9,7 +9,7 @@ use std::time::Instant;
 use abi::boot::Platform;
 use abi::hostcall::{EVENT_IMAGE_OVER, Event};
 
-use super::{ImageFiles, ImageHead, ImageNews, ImageSink, ImageTaken, WantedImage};
+use super::{ImageFiles, ImageHead, ImageNews, ImageSink, ImageTaken, ImageTerms, KnownParent, WantedImage};
 use crate::errno::Errno;
 use crate::hibernate::{Hibernation, ImagePages, micros};
 use crate::hostcall::events::EventQueue;
@@ -25,16 +25,44 @@ const WRITING_STACK: usize = 256 << 10;
 struct Begun {
     request: i64,
     files: ImageFiles,
+    parent: Option<KnownParent>,
     pages: ImagePages,
     taken: ImageTaken,
 }
 
 impl Sandbox {
+    /// Asks the kernel, which is asleep, to have its memory written to these files, whose content goes. The outcome is told to
+    /// [`SandboxConfig::images`], or the kernel's refusal to [`SandboxConfig::report`]. It sleeps on then, or goes on, which may be before
+    /// its pages are written. Those that `parent` has are left to it. The number of a request is used once.
+    pub fn ask_for_image(
+        &self,
+        request: i64,
+        files: ImageFiles,
+        parent: Option<KnownParent>,
+        terms: ImageTerms,
+    ) -> std::io::Result<()> {
+        let orphans = files.orphans.try_clone()?;
+        orphans.set_len(0)?;
+        *self.kept_orphans.lock() = Some(orphans);
+        let wanted = WantedImage { request, files, parent, goes_on: terms.leave_running };
+        self.ask_for_memory(request, Some(wanted), terms.refuses_connections);
+        Ok(())
+    }
+
+    /// Takes a request for an image back. False: it has been answered.
+    pub fn give_up_image(&self, request: i64) -> bool {
+        if self.wanted_image.lock().take_if(|wanted| wanted.request == request).is_some() {
+            *self.kept_orphans.lock() = None;
+        }
+        self.hibernation().give_up_pages();
+        self.is_answered(request)
+    }
+
     /// Writes its image, and tells who asked for it. All vCPUs sleep but the one that calls. Where its pages have stayed in memory, and it is
     /// to go on, it may do so at once: they are written behind it. After an error it sleeps on.
     pub(crate) fn take_image(&self, wanted: WantedImage) -> Result<(), Errno> {
-        let WantedImage { request, files, goes_on } = wanted;
-        let begun = self.begin_image(request, files).and_then(|begun| {
+        let WantedImage { request, files, parent, goes_on } = wanted;
+        let begun = self.begin_image(request, files, parent).and_then(|begun| {
             if self.is_answered(request) { Ok(begun) } else { Err("it was given up meanwhile".into()) }
         });
         let writing = PagesWriter {
@@ -69,7 +97,12 @@ impl Sandbox {
     }
 
     /// Writes its image but for the pages, or says why it cannot be written.
-    fn begin_image(&self, request: i64, files: ImageFiles) -> Result<Begun, String> {
+    fn begin_image(
+        &self,
+        request: i64,
+        files: ImageFiles,
+        parent: Option<KnownParent>,
+    ) -> Result<Begun, String> {
         let start = Instant::now();
         let hibernation = self.hibernation();
         hibernation.may_be_written()?;
@@ -94,7 +127,8 @@ impl Sandbox {
             taken_bytes,
         };
         let pause_us = micros(hibernation.rested_for().unwrap_or_else(|| start.elapsed()));
-        Ok(Begun { request, files, pages, taken: ImageTaken { head, pause_us, kernel_us, pages_us: 0 } })
+        let taken = ImageTaken { head, pause_us, kernel_us, pages_us: 0, below: Vec::new(), left_pages: 0 };
+        Ok(Begun { request, files, parent, pages, taken })
     }
 
     /// Writes the kernel's memory. Result: how many bytes.
@@ -139,9 +173,11 @@ struct PagesWriter {
 impl PagesWriter {
     /// Writes them, and tells who asked for the image.
     fn write(self, begun: Begun) -> Result<(), Errno> {
-        let Begun { request, files, pages, mut taken } = begun;
+        let Begun { request, files, mut parent, pages, mut taken } = begun;
         let (start, follows) = (Instant::now(), pages.may_follow());
-        let written = self.hibernation.write_begun_pages(&self.memory, &pages, &files.pages, &files.table);
+        let written = self.hibernation.write_begun_pages(&self.memory, &pages, &files, parent.as_mut());
+        taken.below = parent.iter().flat_map(KnownParent::used).collect();
+        taken.left_pages = parent.as_mut().map_or(0, |parent| parent.pages().left().len());
         taken.pages_us = micros(start.elapsed());
         if follows {
             self.events.post(Event { kind: EVENT_IMAGE_OVER, ..Event::default() });

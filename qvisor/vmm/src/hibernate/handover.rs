@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
-use swap::{BaseError, BaseTables, Bits, FileBase, Packing, PageId, SwapHome};
+use swap::{BaseError, BaseTables, Bits, FileBase, Packing, PageId, StackedBase, SwapHome};
 
 use super::settling::{self, Settling};
 use super::{Hibernation, PagesHome, Reap, SwapPlan, accelerator, injection};
@@ -21,6 +21,9 @@ use crate::memory::frames_of;
 #[serde(deny_unknown_fields)]
 pub(crate) struct HomeRecord {
     base: Option<BaseRecord>,
+    /// Those that have some of its pages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    below: Vec<BaseRecord>,
     /// Of the swap file, the REAP file and the packed one.
     files: [RawFd; 3],
     turn: Option<RawFd>,
@@ -44,6 +47,9 @@ struct BaseRecord {
     /// How they are packed; empty: they are not.
     #[serde(default, skip_serializing_if = "<[u8]>::is_empty")]
     packed: Box<[u8]>,
+    /// Ranges of those pages that count; `None`: all of them do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    used: Option<Vec<(PageId, PageId)>>,
 }
 
 /// A home that is left to the next VMM. Nothing is stored or packed any more.
@@ -51,7 +57,8 @@ pub(crate) struct HomeLeft<'h> {
     home: ReadGuard<'h, PagesHome>,
     turn: Option<BorrowedFd<'h>>,
     plan: &'h SwapPlan,
-    base: Option<BaseTables>,
+    /// Of the files of its base, in their order.
+    bases: Vec<BaseTables>,
     files: [RawFd; 3],
     tables: Vec<u8>,
 }
@@ -73,10 +80,11 @@ impl Hibernation {
         home.pages().persist(&mut tables)?;
         let numbers: Vec<RawFd> = home.pages().descriptors().iter().map(AsRawFd::as_raw_fd).collect();
         let files = numbers.try_into().map_err(|_| HandOverError::Refused("its home is not in files"))?;
-        let base = home.base().map(FileBase::tables).transpose()?;
+        let files_of_base = home.base().into_iter().flat_map(StackedBase::files);
+        let bases = files_of_base.map(|(file, _)| file.tables()).collect::<Result<_, _>>()?;
         Ok(HomeLeft {
             home,
-            base,
+            bases,
             turn: self.settling.turn_file().map(AsFd::as_fd),
             plan: &self.plan,
             files,
@@ -88,10 +96,14 @@ impl Hibernation {
 impl HomeLeft<'_> {
     /// The plan for it.
     pub(crate) fn plan(&self) -> HomeRecord {
-        let base = self.home.base().and_then(FileBase::descriptor).zip(self.base.as_ref());
+        let files = self.home.base().into_iter().flat_map(StackedBase::files).zip(&self.bases);
+        let mut bases = files.filter_map(|((file, used), tables)| {
+            Some(BaseRecord::of(file.descriptor()?, tables, used.map(|used| used.runs().collect())))
+        });
         let SwapPlan { limit_bytes, reap, packing, settle, .. } = self.plan;
         HomeRecord {
-            base: base.map(|(file, tables)| BaseRecord::of(file, tables)),
+            base: bases.next(),
+            below: bases.collect(),
             files: self.files,
             turn: self.turn.map(|turn| turn.as_raw_fd()),
             limit_bytes: *limit_bytes,
@@ -109,35 +121,43 @@ impl HomeLeft<'_> {
 
     /// The descriptors that the plan names.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let base = self.home.base().and_then(FileBase::descriptor);
-        self.home.pages().descriptors().into_iter().chain(self.turn).chain(base).collect()
+        let files = self.home.base().into_iter().flat_map(StackedBase::files);
+        let bases = files.filter_map(|(file, _)| file.descriptor());
+        self.home.pages().descriptors().into_iter().chain(self.turn).chain(bases).collect()
     }
 }
 
 impl BaseRecord {
-    fn of(file: BorrowedFd<'_>, tables: &BaseTables) -> Self {
+    fn of(file: BorrowedFd<'_>, tables: &BaseTables, used: Option<Vec<(PageId, PageId)>>) -> Self {
         let BaseTables { present, sums, packed } = tables;
         let pages = present.runs().collect();
-        Self { file: file.as_raw_fd(), pages, sums: sums.clone(), packed: packed.clone() }
+        Self { file: file.as_raw_fd(), pages, sums: sums.clone(), packed: packed.clone(), used }
     }
 
-    /// Opens the base of a sandbox with so many frames.
+    /// Opens the file of a sandbox with so many frames. Result: with those of its pages that count.
     fn open(
         self,
         end: PageId,
         take: impl FnOnce(RawFd) -> Result<OwnedFd, HandOverError>,
-    ) -> Result<FileBase, HandOverError> {
-        let (mut present, mut behind) = (Bits::default(), 0);
-        for (first, last) in self.pages {
-            if first < behind || last <= first || last > end {
-                return Err(HandOverError::Damaged("its base has pages that cannot be"));
-            }
-            (first..last).for_each(|page| present.set(page));
-            behind = last;
-        }
+    ) -> Result<(FileBase, Bits), HandOverError> {
+        let present = set_of(&self.pages, end)?;
+        let used = self.used.map_or_else(|| Ok(present.clone()), |used| set_of(&used, end))?;
         let tables = BaseTables { present, sums: self.sums, packed: self.packed };
-        FileBase::reopen(File::from(take(self.file)?), tables).map_err(bad_base)
+        Ok((FileBase::reopen(File::from(take(self.file)?), tables).map_err(bad_base)?, used))
     }
+}
+
+/// The set of pages that ranges of them are, which ascend and have ends up to this one.
+fn set_of(runs: &[(PageId, PageId)], end: PageId) -> Result<Bits, HandOverError> {
+    let (mut set, mut behind) = (Bits::default(), 0);
+    for (first, last) in runs.iter().copied() {
+        if first < behind || last <= first || last > end {
+            return Err(HandOverError::Damaged("its base has pages that cannot be"));
+        }
+        (first..last).for_each(|page| set.set(page));
+        behind = last;
+    }
+    Ok(set)
 }
 
 impl HomeRecord {
@@ -166,7 +186,9 @@ impl HomeRecord {
             settle: self.settle,
         };
         let end = frames_of(memory_most_bytes);
-        let base = self.base.map(|base| base.open(end, &mut take)).transpose()?;
+        let own = self.base.map(|base| base.open(end, &mut take)).transpose()?;
+        let below = self.below.into_iter().map(|base| base.open(end, &mut take)).collect::<Result<_, _>>()?;
+        let base = own.map(|(own, _)| StackedBase::new(own, below).map_err(bad_base)).transpose()?;
         let files = [swap?, reap?, packed?];
         let home = PagesHome::reopen(base, tables, accelerator::open(codec)?, |tables| {
             SwapHome::reopen(files, packing, tables, end, self.limit_bytes)
@@ -230,7 +252,22 @@ mod tests {
         FileBase::with_sums(packed, sums).unwrap()
     }
 
-    fn open(base: Option<FileBase>) -> Hibernation {
+    /// A base with pages in a file of its own, in a packed one, and in one of which it has few.
+    fn stacked_base() -> StackedBase {
+        let used = |pages: std::ops::Range<PageId>| pages.collect::<Bits>();
+        let below = vec![(packed_base(1..60), used(10..60)), (base(1..100), used(70..90))];
+        let own = base(1..10);
+        let file = File::from(memory_file(c"base").unwrap());
+        file.set_len(100 * PAGE_BYTES as u64).unwrap();
+        for page in (60..70).chain(90..100) {
+            file.write_all_at(&PageId::to_ne_bytes(page), u64::from(page) * PAGE_BYTES as u64).unwrap();
+        }
+        let more = FileBase::new(file, (60..70).chain(90..100).collect()).unwrap();
+        let below = below.into_iter().chain([(own, used(1..10))]).collect();
+        StackedBase::new(more, below).unwrap()
+    }
+
+    fn open(base: Option<StackedBase>) -> Hibernation {
         let packing = Packing { codec: "lz4".parse().unwrap(), ..Packing::default() };
         let dir = Some(std::env::temp_dir());
         let own = SwapPlan { dir, packing, settle: Duration::ZERO, ..SwapPlan::default() };
@@ -256,6 +293,7 @@ mod tests {
         record.files = record.files.map(number_of);
         record.turn = record.turn.map(number_of);
         record.base = record.base.map(|base| BaseRecord { file: number_of(base.file), ..base });
+        record.below.iter_mut().for_each(|base| base.file = number_of(base.file));
         change(&mut record);
         let text = serde_json::to_string(&record).unwrap();
         let record: HomeRecord = serde_json::from_str(&text).unwrap();
@@ -266,12 +304,12 @@ mod tests {
 
     #[test]
     fn a_home_on_a_base_stores_what_differs_and_goes_on_under_another_vmm() {
-        for base in [base(1..100), packed_base(1..100)] {
+        for base in [base(1..100).into(), packed_base(1..100).into(), stacked_base()] {
             goes_on_under_another_vmm(base);
         }
     }
 
-    fn goes_on_under_another_vmm(base: FileBase) {
+    fn goes_on_under_another_vmm(base: StackedBase) {
         let (memory, _) = begin();
         let hibernation = open(Some(base));
         // It begins with the base's pages.
@@ -318,6 +356,7 @@ mod tests {
                 pages: Vec::new(),
                 sums: None,
                 packed: Box::default(),
+                used: None,
             });
         };
         assert!(matches!(pass_on(&left, of_swap), Err(HandOverError::Tables(_))));
@@ -328,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_base_that_cannot_be_is_refused() {
-        let hibernation = open(Some(base(1..100)));
+        let hibernation = open(Some(base(1..100).into()));
         let left = hibernation.hand_over().unwrap();
         let refused = |pages: &[(PageId, PageId)]| {
             pass_on(&left, |record| record.base.as_mut().unwrap().pages = pages.into()).unwrap_err()

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use swap::io::Device;
-use swap::{Engine, FileBase, Home, Layered, SwapFileError, SwapHome, TablesError};
+use swap::{Engine, Home, Layered, StackedBase, SwapFileError, SwapHome, TablesError};
 
 use super::injection;
 use super::plan::{DEFAULT_DIR, SwapPlan};
@@ -15,7 +15,7 @@ use super::plan::{DEFAULT_DIR, SwapPlan};
 #[derive(Debug)]
 pub struct HomePlan {
     /// The pages that the sandbox begins with, which are only read; `None`: it begins with none.
-    pub base: Option<FileBase>,
+    pub base: Option<StackedBase>,
     /// The sandbox's own storage, for all other pages.
     pub own: SwapPlan,
 }
@@ -29,7 +29,7 @@ impl From<SwapPlan> for HomePlan {
 /// A home that has been put together.
 pub(super) enum PagesHome {
     Own(SwapHome),
-    OnBase(Layered<FileBase, SwapHome>),
+    OnBase(Layered<StackedBase, SwapHome>),
 }
 
 impl From<SwapHome> for PagesHome {
@@ -53,7 +53,7 @@ impl PagesHome {
 
     /// The home that wrote down `tables` and had this base. `own` opens its own storage by the tables of that.
     pub fn reopen(
-        base: Option<FileBase>,
+        base: Option<StackedBase>,
         tables: &[u8],
         engine: Option<Arc<dyn Engine>>,
         own: impl FnOnce(&[u8]) -> Result<SwapHome, TablesError>,
@@ -66,7 +66,7 @@ impl PagesHome {
     }
 
     /// The home, which holds nothing yet, on other pages than it had under it.
-    pub fn on_base(self, base: FileBase) -> Self {
+    pub fn on_base(self, base: StackedBase) -> Self {
         let own = match self {
             Self::Own(home) => home,
             Self::OnBase(home) => home.into_own(),
@@ -107,10 +107,15 @@ impl PagesHome {
     }
 
     /// The pages that the sandbox began with, if there are any.
-    pub fn base(&self) -> Option<&FileBase> {
+    pub fn base(&self) -> Option<&StackedBase> {
+        self.on_a_base().map(Layered::base)
+    }
+
+    /// The home, if it is on pages that the sandbox began with.
+    pub fn on_a_base(&self) -> Option<&Layered<StackedBase, SwapHome>> {
         match self {
             Self::Own(_) => None,
-            Self::OnBase(home) => Some(home.base()),
+            Self::OnBase(home) => Some(home),
         }
     }
 }

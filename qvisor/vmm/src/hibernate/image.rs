@@ -1,7 +1,7 @@
 //! The pages of a sandbox on their way to an image, and those of an image under a sandbox.
 #![deny(unsafe_code)]
 
-use swap::FileBase;
+use swap::StackedBase;
 
 use super::Hibernation;
 use crate::lock::{Rank, RwLock};
@@ -16,7 +16,7 @@ impl Hibernation {
     }
 
     /// Puts the home, which is empty, on the pages of an image. An error says why there is no home.
-    pub fn on_base(self, base: FileBase) -> Result<Self, String> {
+    pub fn on_base(self, base: StackedBase) -> Result<Self, String> {
         let home = self.home.map(|home| home.into_inner().on_base(base))?;
         Ok(Self { home: Ok(RwLock::new(Rank::Hibernation, home)), ..self })
     }
@@ -39,7 +39,7 @@ mod tests {
 
     fn files() -> ImageFiles {
         let file = || File::from(memory_file(c"image").unwrap());
-        ImageFiles { kernel: file(), pages: file(), table: file(), orphans: file() }
+        ImageFiles { kernel: file(), pages: file(), table: file(), orphans: file(), below: Vec::new() }
     }
 
     fn head(pages: u64) -> ImageHead {
@@ -66,7 +66,7 @@ mod tests {
 
     fn write(memory: &SandboxMemory, hibernation: &Hibernation, files: &ImageFiles) -> u64 {
         let pages = hibernation.begin_pages(&files.pages).unwrap();
-        hibernation.write_begun_pages(memory, &pages, &files.pages, &files.table).unwrap();
+        hibernation.write_begun_pages(memory, &pages, files, None).unwrap();
         pages.len()
     }
 
@@ -82,7 +82,7 @@ mod tests {
     fn pages_go_to_an_image_and_come_from_it() {
         let (files, pages) = image();
         assert_eq!(pages, ids().len() as u64);
-        files.verify_pages(&head(pages)).unwrap();
+        files.verify_pages(&head(pages), &[false]).unwrap();
         let (memory, other) = begin();
         let other = other.on_base(files.open_base(&head(pages)).unwrap()).unwrap();
         assert_eq!(swap_in(&memory, &other, &ids(), SWAP_IN_ALL).0, 0);
@@ -91,7 +91,7 @@ mod tests {
         sleep(&memory, &other, &[4, 6, 7]);
         let again = self::files();
         assert_eq!(write(&memory, &other, &again), 3);
-        again.verify_pages(&head(3)).unwrap();
+        again.verify_pages(&head(3), &[false]).unwrap();
     }
 
     #[test]
@@ -99,14 +99,15 @@ mod tests {
         let (plain, pages) = image();
         let packed = files();
         plain.pack(&head(pages), Style::Zstd(1), &packed.pages, &packed.table, &|| true).unwrap();
-        packed.verify_pages(&head(pages)).unwrap();
+        packed.verify_pages(&head(pages), &[true]).unwrap();
+        assert!(packed.verify_pages(&head(pages), &[false]).is_err());
         let (memory, other) = begin();
         let other = other.on_base(packed.open_base(&head(pages)).unwrap()).unwrap();
         assert_eq!(swap_in(&memory, &other, &ids(), SWAP_IN_ALL).0, 0);
         assert!(ids().iter().all(|id| memory.read(phys(*id)) == Some(*id)));
         // Damage is found by who reads the page, and by who looks for it.
         packed.pages.write_all_at(&[0xff; 64], 40).unwrap();
-        assert!(packed.verify_pages(&head(pages)).is_err());
+        assert!(packed.verify_pages(&head(pages), &[true]).is_err());
         let (memory, again) = begin();
         let again = again.on_base(packed.open_base(&head(pages)).unwrap()).unwrap();
         assert!(again.fetch(&memory, &mut [4], super::super::Fetch::All).is_err());
@@ -116,14 +117,14 @@ mod tests {
             .unwrap_err();
         assert!(twice.to_string().contains("packed already"), "{twice}");
         let twice = packed.pack(&head(pages), Style::Lz4, &more.pages, &more.table, &|| true).unwrap_err();
-        assert!(matches!(twice, BadImage::Pages(_)), "{twice}");
+        assert!(matches!(twice, BadImage::Pack(_)), "{twice}");
     }
 
     #[test]
     fn a_damaged_page_is_named() {
         let (files, pages) = image();
         files.pages.write_all_at(&[9], 400 * PAGE_BYTES as u64 + 99).unwrap();
-        let error = files.verify_pages(&head(pages)).unwrap_err();
+        let error = files.verify_pages(&head(pages), &[false]).unwrap_err();
         assert_eq!(error.to_string(), "page 400 is not the one that was written");
         let (memory, other) = begin();
         let other = other.on_base(files.open_base(&head(pages)).unwrap()).unwrap();

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use abi::PAGE_SIZE;
 use abi::layout::USER_PHYS;
-use swap::{Bits, ExportError, Page, PageBytes, PageId};
+use swap::{Bits, ExportError, FileBase, Page, PageBytes, PageId};
 
 use super::{Fetch, Hibernation};
+use crate::checkpoint::{FileId, ImageFiles, KnownParent};
 use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::SandboxMemory;
 
@@ -323,9 +324,16 @@ impl Hibernation {
         &self,
         memory: &SandboxMemory,
         image: &ImagePages,
-        pages: &File,
-        table: &File,
+        files: &ImageFiles,
+        mut parent: Option<&mut KnownParent>,
     ) -> Result<(), String> {
+        let ImageFiles { pages, table, .. } = files;
+        let mut wanted = image.pages.clone();
+        if let Some(parent) = &mut parent {
+            self.leave_unread(image, parent);
+            parent.pages().left().ids().for_each(|id| wanted.clear(id));
+        }
+        let parent = parent.map(KnownParent::pages);
         let fetch = |wanted: &[Page]| -> Result<(), ExportError> {
             let had = self.staying.copy_left(memory, wanted).map_err(ExportError::Ended)?;
             let (written, stored): (Vec<Page>, Vec<Page>) = {
@@ -339,12 +347,28 @@ impl Hibernation {
             }
             Ok(())
         };
-        let result = swap::write_set(&image.pages, pages, table, &fetch);
+        let result = swap::write_set(&wanted, pages, table, parent, &fetch);
         self.home.iter().for_each(|home| home.read().pages().rest());
         let error = self.staying.end_image();
         match (result, error) {
             (_, Some(error)) => Err(error),
             (result, None) => result.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Leaves those pages of an image to its parent that were never read since the sandbox began with the parent, or with what has them
+    /// from the same file.
+    fn leave_unread(&self, image: &ImagePages, parent: &mut KnownParent) {
+        let Ok(home) = &self.home else { return };
+        let home = home.read();
+        let Some(home) = home.on_a_base() else { return };
+        let file = |(file, _): (&FileBase, _)| file.descriptor().and_then(|file| FileId::of(file).ok());
+        let files: Vec<Option<FileId>> = home.base().files().map(file).collect();
+        let here = if image.may_follow { self.staying.state().pages.clone() } else { Bits::default() };
+        for id in image.pages.ids().filter(|id| !here.has(*id) && home.is_in_base(*id)) {
+            if let Some(file) = home.base().place_of(id).and_then(|place| *files.get(place)?) {
+                parent.leave_to(file, id);
+            }
         }
     }
 
@@ -373,6 +397,11 @@ mod tests {
 
     fn file() -> File {
         File::from(memory_file(c"image").unwrap())
+    }
+
+    fn files(pages: &File, table: &File) -> ImageFiles {
+        let (pages, table) = (pages.try_clone().unwrap(), table.try_clone().unwrap());
+        ImageFiles { kernel: file(), pages, table, orphans: file(), below: Vec::new() }
     }
 
     /// The sandbox sleeps, and these pages, each of which begins with its number, stay.
@@ -432,7 +461,7 @@ mod tests {
         }
         assert_eq!(swap_in(&memory, &hibernation, &[3, 9], SWAP_IN_ALL).0, 0);
         assert_eq!(hibernation.keep(&memory, 0, 0), 1);
-        hibernation.write_begun_pages(&memory, &image, &pages, &table).unwrap();
+        hibernation.write_begun_pages(&memory, &image, &files(&pages, &table), None).unwrap();
         let expected: Vec<(PageId, u32)> = [3].into_iter().chain(5..300).map(|id| (id, id)).collect();
         assert_eq!(words(&pages, &table), expected);
         // Nobody wants them any more, and they are where they were.
@@ -465,13 +494,13 @@ mod tests {
         let image = hibernation.begin_pages(&pages).unwrap();
         hibernation.give_up_pages();
         assert_eq!(hibernation.keep(&memory, 5, 1), 1);
-        let error = hibernation.write_begun_pages(&memory, &image, &pages, &table).unwrap_err();
+        let error = hibernation.write_begun_pages(&memory, &image, &files(&pages, &table), None).unwrap_err();
         assert_eq!(error, ENDED);
         assert_eq!(hibernation.keep(&memory, 0, 0), 0);
         // The next one is another, of a home too.
         sleep(&memory, &hibernation, &[5]);
         let image = hibernation.begin_pages(&pages).unwrap();
-        hibernation.write_begun_pages(&memory, &image, &pages, &table).unwrap();
+        hibernation.write_begun_pages(&memory, &image, &files(&pages, &table), None).unwrap();
         assert_eq!(words(&pages, &table), [(5, 5)]);
     }
 
@@ -488,7 +517,7 @@ mod tests {
             (state.image, state.saved) = (Some(full), room.collect());
         }
         assert_eq!(swap_in(&memory, &hibernation, &[6], SWAP_IN_ALL).0, 0);
-        let error = hibernation.write_begun_pages(&memory, &image, &pages, &table).unwrap_err();
+        let error = hibernation.write_begun_pages(&memory, &image, &files(&pages, &table), None).unwrap_err();
         assert!(error.contains("No space left"), "{error}");
         assert_eq!(memory.read(phys(6)), Some(6_u32));
     }

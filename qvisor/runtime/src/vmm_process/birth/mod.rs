@@ -16,7 +16,6 @@ mod outside;
 mod prepared;
 mod sealed;
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -45,9 +44,9 @@ pub(super) enum Beginning {
 impl Beginning {
     /// With a snapshot, whose files are these, and last where its working set is told; `None`: there are others.
     pub(super) fn restore(records: BootSpec, head: ImageHead, mut files: Vec<OwnedFd>) -> Option<Self> {
-        let told = (files.len() > 4).then(|| files.pop()).flatten();
-        let [kernel, pages, table, orphans] = <[OwnedFd; 4]>::try_from(files).ok()?.map(File::from);
-        let files = ImageFiles { kernel, pages, table, orphans };
+        // The files are an even number of them.
+        let told = if files.len().is_multiple_of(2) { None } else { files.pop() };
+        let files = ImageFiles::from_descriptors(files)?;
         Some(Self::Restore(records, Box::new(RestorePlan { head, files, told })))
     }
 

@@ -1,0 +1,76 @@
+//! The image that another one is put on: pages that it has are not written again.
+#![deny(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rustix::fs::{self, AtFlags, StatxFlags};
+use serde::{Deserialize, Serialize};
+use swap::{BaseError, PageId, PageSums, Parent};
+
+use super::BadImage;
+use crate::memory::frames_of;
+use crate::sandbox::Sandbox;
+
+/// A file, wherever it is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileId {
+    pub device: u64,
+    pub inode: u64,
+}
+
+impl FileId {
+    /// Which file this is.
+    pub fn of(file: impl AsFd) -> std::io::Result<Self> {
+        // The jail has no other call for it.
+        let found = fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
+        let device = fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        Ok(Self { device, inode: found.stx_ino })
+    }
+}
+
+/// The parent of an image that is to be taken.
+#[derive(Clone, Debug)]
+pub struct KnownParent {
+    pages: Parent,
+    /// The files of its pages: its own, and those below it.
+    files: Vec<FileId>,
+}
+
+impl KnownParent {
+    /// By the tables of its pages, its own and those below it, of a sandbox whose pages have numbers below `end`. `files`: where the pages
+    /// of each are.
+    pub fn read(tables: &[File], files: Vec<FileId>, end: PageId) -> Result<Self, BadImage> {
+        if tables.len() != files.len() {
+            return Err(BadImage::OtherFiles { found: tables.len(), said: files.len() });
+        }
+        let tables = tables.iter().map(|table| PageSums::read(table, end));
+        let tables = tables.collect::<Result<Vec<_>, BaseError>>()?;
+        Ok(Self { pages: Parent::new(tables)?, files })
+    }
+
+    /// Leaves a page to it that is known to be the one in this file. False: it has another one there, or none.
+    pub(crate) fn leave_to(&mut self, file: FileId, id: PageId) -> bool {
+        let place = self.files.iter().position(|has| *has == file);
+        place.is_some_and(|place| self.pages.leave_to(place, id))
+    }
+
+    /// The pages.
+    pub(crate) fn pages(&mut self) -> &mut Parent {
+        &mut self.pages
+    }
+
+    /// The places of those of its files that pages are left to.
+    pub(crate) fn used(&self) -> Vec<usize> {
+        self.pages.used().map(|(place, _)| place).collect()
+    }
+}
+
+impl Sandbox {
+    /// The parent of an image of it, by [its tables](KnownParent::read).
+    pub fn read_parent(&self, tables: &[File], files: Vec<FileId>) -> Result<KnownParent, BadImage> {
+        let config = self.config();
+        KnownParent::read(tables, files, frames_of(config.memory_most_bytes.max(config.memory_bytes)))
+    }
+}
