@@ -14,7 +14,7 @@ use runtime::snapshot::{self, Manifest, Opened, SnapshotError, Store, Unfit};
 use runtime::state::{Id, Root};
 use serde_json::json;
 use vmm::checkpoint::ImageTerms;
-use vmm::hibernate::micros;
+use vmm::hibernate::{Wishes, micros};
 
 use crate::args::DoArgs;
 use crate::bundle::coded;
@@ -41,6 +41,7 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
         },
         parent: args.parent.as_deref().map(place_of).transpose()?,
         codec: args.codec,
+        key_file: args.key_file,
         progress: std::io::stderr().is_terminal().then_some(&show_progress),
     };
     let Taken { manifest, image, layer_us, packed_us } = container::checkpoint(root, &id, &options)?;
@@ -63,7 +64,8 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
     writeln!(text, "times    pause {pause} ms, kernel {kernel} ms, pages {pages} ms")?;
     if let (Some(packed), Some(packed_us)) = (&manifest.files.packed, packed_us) {
         let (bytes, took) = (manifest.files.pages_bytes, millis(packed_us));
-        writeln!(text, "packed   to {bytes} bytes by {} in {took} ms", packed.codec)?;
+        let how = if manifest.files.sealed.is_some() { "sealed" } else { "packed" };
+        writeln!(text, "{how}   to {bytes} bytes by {} in {took} ms", packed.codec)?;
     }
     if let (Some(layer), Some(layer_us)) = (&manifest.files.layer, layer_us) {
         let copied = millis(layer_us);
@@ -89,13 +91,14 @@ pub fn restore(
     args: RestoreArgs,
     preserved: Preserved,
 ) -> Result<u8, Failure> {
-    let (asked, surroundings) = (args.asked()?, args.surroundings());
+    let (mut asked, surroundings) = (args.asked()?, args.surroundings());
     let node = NodeConfig::load(config)?;
     let place = place(args.image_path, args.snapshot.as_deref().unwrap_or(&args.id))?;
-    let opened = Store::of_user(&node)?.open(&place)?;
+    let opened = Store::of_user(&node)?.open(&place, args.key_file.as_deref())?;
     if opened.manifest.container.command.is_some() {
         return Err(SnapshotError::Unfit { place, why: Unfit::OfCommand }.into());
     }
+    keep_sealed(&opened, &mut asked.hibernation)?;
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let options = CreateOptions {
         asked,
@@ -129,6 +132,18 @@ pub fn restore(
     container::run(&options, preserved, args.detach, Some(&after), warn)
 }
 
+/// The memory of what begins with a sealed snapshot is sealed as well when it comes to the disk.
+fn keep_sealed(opened: &Opened, wishes: &mut Wishes) -> Result<(), SnapshotError> {
+    if opened.manifest.files.sealed.is_none() {
+        return Ok(());
+    }
+    if wishes.encrypt == Some(false) {
+        return Err(SnapshotError::Unfit { place: opened.place.clone(), why: Unfit::InTheClear });
+    }
+    wishes.encrypt = Some(true);
+    Ok(())
+}
+
 /// `do --from`.
 pub fn run_clone(
     root: &Root,
@@ -139,7 +154,7 @@ pub fn run_clone(
 ) -> Result<u8, Failure> {
     let node = NodeConfig::load(config)?;
     let store = Store::of_user(&node)?;
-    let opened = store.open(&place_of(name)?)?;
+    let opened = store.open(&place_of(name)?, args.origin.key_file.as_deref())?;
     check_command(&args)?;
     let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let command = |root: &Root, id: &Id| {
@@ -161,12 +176,10 @@ pub fn run_clone(
         store.sweep();
         return result;
     }
+    let mut hibernation = args.hibernation.wishes()?;
+    keep_sealed(&opened, &mut hibernation)?;
     let options = CreateOptions {
-        asked: Asked {
-            userns: args.userns.into(),
-            hibernation: args.hibernation.wishes()?,
-            ..Asked::default()
-        },
+        asked: Asked { userns: args.userns.into(), hibernation, ..Asked::default() },
         root: root.clone(),
         id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
         bundle: opened.bundle().to_owned(),
@@ -234,9 +247,9 @@ pub fn run(config: Option<&Path>, command: SnapshotCommand) -> Result<u8, Failur
             }
             inspect(&place.to_string(), &manifest, pages)
         }
-        SnapshotCommand::Verify { which } => {
+        SnapshotCommand::Verify { which, key_file } => {
             let place = which.place()?;
-            let manifest = store.verify(&place)?;
+            let manifest = store.verify(&place, key_file.as_deref())?;
             say(&format!("{place}: all {} pages are as they were made\n", manifest.head.pages))
         }
         SnapshotCommand::Remove { name } => {
@@ -285,6 +298,7 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
         ("pages", format!("{} of {} bytes", head.pages, abi::PAGE_SIZE)),
         ("packed by", manifest.files.packed.as_ref().map_or("nothing", |packed| &packed.codec).into()),
         ("others' files", format!("{} of snapshots below it", manifest.files.below.len())),
+        ("sealed", if manifest.files.sealed.is_some() { "by a key" } else { "no" }.into()),
         ("kernel memory", format!("{} bytes", head.taken_bytes)),
         ("working set", working_set_pages.map_or("not recorded".into(), |pages| format!("{pages} pages"))),
     ];

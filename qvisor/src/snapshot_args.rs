@@ -30,6 +30,9 @@ pub struct CheckpointArgs {
     /// Pack its pages: none, lz4, zstd[:LEVEL], deflate-fixed, deflate-dynamic or deflate-canned
     #[arg(long, default_value_t = Style::None)]
     pub codec: Style,
+    /// Seal its content by the key in this file, of 32 bytes; it is in memory until then
+    #[arg(long, value_name = "FILE", conflicts_with = "parent")]
+    pub key_file: Option<PathBuf>,
     /// Whether it may have connections to others, over TCP or to Unix sockets of the host, which end in what begins with the snapshot
     #[arg(long, value_enum, default_value_t)]
     pub established: Established,
@@ -47,6 +50,9 @@ pub struct RestoreArgs {
     /// Name of the snapshot [default: the ID]
     #[arg(long, value_name = "NAME")]
     pub snapshot: Option<String>,
+    /// File of the key that the snapshot's content is sealed by
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Directory with a config.json, with the mounts that the snapshot was made with [default: the snapshot's own]
     #[arg(long, short, value_name = "DIR")]
     pub bundle: Option<PathBuf>,
@@ -112,6 +118,9 @@ pub struct OriginArgs {
         "patch_calls", "host_uds", "strace",
     ])]
     pub from: Option<String>,
+    /// File of the key that the snapshot's content is sealed by
+    #[arg(long, value_name = "FILE", requires = "from")]
+    pub key_file: Option<PathBuf>,
     /// Give sockets of the snapshot that had the first port the second one
     #[arg(long, value_name = "OLD=NEW", value_parser = parse_ports, requires = "from")]
     pub port: Vec<(u16, u16)>,
@@ -161,6 +170,9 @@ pub enum SnapshotCommand {
     Verify {
         #[command(flatten)]
         which: Which,
+        /// File of the key that its content is sealed by
+        #[arg(long, value_name = "FILE")]
+        key_file: Option<PathBuf>,
     },
     /// Remove a snapshot; sandboxes that began with it go on
     Remove { name: String },

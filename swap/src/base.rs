@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use crate::bits::Bits;
 use crate::bounce::Bounces;
 use crate::error::{BaseError, SwapError, TablesError};
+use crate::packed::PageKey;
 use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, Page, PageBytes, PageId, offset_of};
 use crate::pool;
@@ -88,15 +89,25 @@ impl FileBase {
 
     /// The base of the pages of a table, in a file that was written with it. Each page is checked when it is read.
     pub fn with_sums(file: File, table: PageSums) -> Result<Self, BaseError> {
-        let (present, sums, packed) = table.into_parts();
-        Self::checked(file, present, sums, &packed)
+        Self::sealed_by(file, table, None)
     }
 
-    fn checked(file: File, present: Bits, sums: Sums, packed: &[u8]) -> Result<Self, BaseError> {
-        if packed.is_empty() {
+    /// [`Self::with_sums`], if the pages are sealed by a key.
+    pub fn sealed_by(file: File, table: PageSums, key: Option<&PageKey>) -> Result<Self, BaseError> {
+        let (present, sums, packed) = table.into_parts();
+        Self::checked(file, present, sums, (&packed, key))
+    }
+
+    fn checked(
+        file: File,
+        present: Bits,
+        sums: Sums,
+        (packed, key): (&[u8], Option<&PageKey>),
+    ) -> Result<Self, BaseError> {
+        if packed.is_empty() && (key.is_none() || present.is_empty()) {
             return Self::plain(file, present, Some(sums)).map_err(BaseError::File);
         }
-        let content = Content::Packed(PackedPages::open(file, &present, sums.all(), packed)?.into());
+        let content = Content::Packed(PackedPages::open(file, (&present, sums.all()), packed, key)?.into());
         Ok(Self { present, content })
     }
 
@@ -107,7 +118,7 @@ impl FileBase {
         match sums {
             Some(sums) => {
                 let sums = Sums::new(&present, sums).ok_or(other)?;
-                Self::checked(file, present, sums, &packed)
+                Self::checked(file, present, sums, (&packed, None))
             }
             None if packed.is_empty() => Self::new(file, present).map_err(BaseError::File),
             None => Err(other),
@@ -126,6 +137,12 @@ impl FileBase {
                 BaseTables { present, sums: Some(packed.sums()), packed: packed.tables()?.into() }
             }
         })
+    }
+
+    /// Whether its pages are sealed.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        matches!(&self.content, Content::Packed(packed) if packed.is_sealed())
     }
 
     /// The pages that it has.

@@ -9,7 +9,7 @@ use codec::Style;
 
 use crate::aligned::AlignedPage;
 use crate::error::{PackError, SwapError};
-use crate::packed::{Layout, Outcome, PackedFile, SET_PAGES_MAX, SetPlan, Source, write_set};
+use crate::packed::{Layout, Outcome, PackedFile, PageKey, SET_PAGES_MAX, SetPlan, Source, write_set};
 use crate::packed_base::BASE_FILE;
 use crate::page::{PageId, offset_of};
 use crate::page_file::PageFile;
@@ -20,20 +20,23 @@ use crate::sums::PageSums;
 const PARTITION_PAGES: u32 = 16;
 
 /// Packs pages that lie in a file by their numbers, as `table` has them, to another file, which is empty, and writes the table of what that
-/// is then. Pages that are not as the table says are not packed. `goes_on` is asked now and then.
+/// is then. Pages that are not as the table says are not packed. With a key they are sealed; by it nothing else is. `goes_on` is asked now
+/// and then.
 pub fn pack_base(
-    from: &File,
-    table: &PageSums,
-    style: Style,
-    to: &File,
-    to_table: &File,
+    (from, table): (&File, &PageSums),
+    (style, key): (Style, Option<&PageKey>),
+    (to, to_table): (&File, &File),
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(), PackError> {
     if table.is_packed() {
         return Err(PackError::Packed);
     }
     let ids: Vec<PageId> = table.present().ids().collect();
-    let mut packed = PackedFile::new(PageFile::existing(BASE_FILE, Box::new(to.try_clone()?))?, false);
+    let file = PageFile::existing(BASE_FILE, Box::new(to.try_clone()?))?;
+    let mut packed = match key {
+        Some(key) => PackedFile::sealed_by(file, key),
+        None => PackedFile::new(file, false),
+    };
     let layout = Layout {
         style,
         partition_pages: PARTITION_PAGES,
@@ -50,7 +53,7 @@ pub fn pack_base(
             _ => return Err(PackError::TooMany),
         };
     }
-    let bytes = table.of_packed(&persist_sets::sets(&packed)?);
+    let bytes = table.of_packed(&persist_sets::all_sets(&packed));
     let mut to_table = to_table;
     to_table.set_len(0)?;
     to_table.seek(SeekFrom::Start(0))?;

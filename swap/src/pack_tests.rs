@@ -42,7 +42,8 @@ fn packed(style: Style) -> (Memory, File, File) {
     let (memory, pages, table) = image();
     let (to, to_table) = (file(), file());
     to_table.write_all_at(&[7; 90_000], 0).unwrap();
-    pack_base(&pages, &PageSums::read(&table, PAGES).unwrap(), style, &to, &to_table, &|| true).unwrap();
+    let sums = PageSums::read(&table, PAGES).unwrap();
+    pack_base((&pages, &sums), (style, None), (&to, &to_table), &|| true).unwrap();
     assert!(to.metadata().unwrap().len() < pages.metadata().unwrap().len());
     (memory, to, to_table)
 }
@@ -160,12 +161,48 @@ fn pages_that_are_not_as_their_table_says_are_not_packed() {
     let (_, pages, table) = image();
     pages.write_all_at(&[9], offset_of(100) + 5).unwrap();
     let sums = PageSums::read(&table, PAGES).unwrap();
-    let error = pack_base(&pages, &sums, Style::Lz4, &file(), &file(), &|| true).unwrap_err();
+    let error = pack_base((&pages, &sums), (Style::Lz4, None), (&file(), &file()), &|| true).unwrap_err();
     assert!(error.to_string().starts_with("page 100 came back"), "{error}");
     let full = OpenOptions::new().read(true).write(true).open("/dev/full").unwrap();
     let (_, pages, _) = image();
-    assert!(pack_base(&pages, &sums, Style::Lz4, &full, &file(), &|| true).is_err());
-    assert!(pack_base(&pages, &sums, Style::Lz4, &file(), &full, &|| true).is_err());
-    let stopped = pack_base(&pages, &sums, Style::Lz4, &file(), &file(), &|| false);
+    assert!(pack_base((&pages, &sums), (Style::Lz4, None), (&full, &file()), &|| true).is_err());
+    assert!(pack_base((&pages, &sums), (Style::Lz4, None), (&file(), &full), &|| true).is_err());
+    let stopped = pack_base((&pages, &sums), (Style::Lz4, None), (&file(), &file()), &|| false);
     assert!(matches!(stopped, Err(PackError::Stopped)));
+}
+
+#[test]
+fn sealed_pages_come_back_by_their_key_alone() {
+    const KEY: PageKey = [7; 32];
+    for style in [Style::None, Style::Lz4] {
+        let (memory, pages, table) = image();
+        let (to, to_table) = (file(), file());
+        let sums = PageSums::read(&table, PAGES).unwrap();
+        pack_base((&pages, &sums), (style, Some(&KEY)), (&to, &to_table), &|| true).unwrap();
+        let sums = PageSums::read(&to_table, PAGES).unwrap();
+        sums.verify_sealed(&to, Some(&KEY)).unwrap();
+        assert!(sums.verify(&to).is_err() && sums.verify_sealed(&to, Some(&[8; 32])).is_err());
+        let open = |key| FileBase::sealed_by(to.try_clone().unwrap(), sums.clone(), key);
+        let base = open(Some(&KEY)).unwrap();
+        // It has no tables without the key.
+        assert!(base.tables().is_err());
+        let ids: Vec<PageId> = sums.present().ids().collect();
+        let mut fetched = Memory::new(PAGES as usize);
+        base.fetch(fetched.pages(ids.iter().copied())).unwrap();
+        ids.iter().for_each(|id| assert!(fetched.0[*id as usize].0 == memory.0[*id as usize].0, "page {id}"));
+        let other = open(Some(&[8; 32])).unwrap().fetch(fetched.pages(ids.iter().copied()));
+        assert!(matches!(other, Err(SwapError::Forged { .. })));
+        assert!(
+            open(None).is_err_and(|_| true) || open(None).unwrap().fetch(fetched.pages([ids[0]])).is_err()
+        );
+        // No page is there in the clear.
+        let mut bytes = vec![0; usize::try_from(to.metadata().unwrap().len()).unwrap()];
+        to.read_exact_at(&mut bytes, 0).unwrap();
+        let content = ids.iter().map(|id| &memory.0[*id as usize].0).filter(|page| page[..16] != [0; 16]);
+        for page in content.take(20) {
+            assert!(!bytes.windows(16).any(|window| window == &page[..16]));
+        }
+        // What is not sealed is not taken for it.
+        assert!(FileBase::sealed_by(pages, PageSums::read(&table, PAGES).unwrap(), Some(&KEY)).is_err());
+    }
 }

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::bits::Bits;
 use crate::error::{BaseError, SwapError, TablesError};
-use crate::packed::{PackedFile, PackedSet, SET_PAGES_MAX};
+use crate::packed::{PackedFile, PackedSet, PageKey, SET_PAGES_MAX};
 use crate::page::Page;
 use crate::page_file::PageFile;
 use crate::persist_sets;
@@ -24,18 +24,31 @@ pub struct PackedPages {
 
 impl PackedPages {
     /// Those of `present` in a file, with these checksums, packed as `sets` says. Whoever wrote that may be hostile.
-    pub fn open(file: File, present: &Bits, sums: &[u32], sets: &[u8]) -> Result<Self, BaseError> {
+    /// `key`: by which they are sealed, if they are.
+    pub fn open(
+        file: File,
+        (present, sums): (&Bits, &[u32]),
+        sets: &[u8],
+        key: Option<&PageKey>,
+    ) -> Result<Self, BaseError> {
         let pages = PageFile::existing(BASE_FILE, Box::new(file)).map_err(BaseError::File)?;
-        let sets = Self::sets(sets, pages.room(), present.len())?;
-        let mut packed = PackedFile::new(pages, false);
+        let sets = Self::sets(sets, (pages.room(), present.len()), key.is_some())?;
+        let mut packed = match key {
+            Some(key) => PackedFile::sealed_by(pages, key),
+            None => PackedFile::new(pages, false),
+        };
         sets.into_iter().for_each(|(number, set)| packed.restore(number, set));
         (0..).zip(sums).for_each(|(rank, sum)| packed.take(rank, *sum));
         Ok(Self { file: packed, ranks: Ranks::new(present) })
     }
 
     /// Reads the sets of so many pages, in a file of this length in pages.
-    pub fn sets(sets: &[u8], room: u64, pages: u64) -> Result<Vec<(usize, PackedSet)>, BaseError> {
-        let sets = persist_sets::read(persist_sets::VERSION, Reader::of(sets), room, pages)?;
+    pub fn sets(
+        sets: &[u8],
+        (room, pages): (u64, u64),
+        is_sealed: bool,
+    ) -> Result<Vec<(usize, PackedSet)>, BaseError> {
+        let sets = persist_sets::read(persist_sets::VERSION, Reader::of(sets), (room, pages), is_sealed)?;
         let mut left = pages;
         for (at, (number, set)) in sets.iter().enumerate() {
             let wanted = left.min(SET_PAGES_MAX as u64);
@@ -70,6 +83,11 @@ impl PackedPages {
     /// How its pages are packed.
     pub fn tables(&self) -> Result<Vec<u8>, TablesError> {
         persist_sets::sets(&self.file)
+    }
+
+    /// Whether its pages are sealed.
+    pub fn is_sealed(&self) -> bool {
+        self.file.is_sealed()
     }
 
     /// The descriptor of its file.

@@ -165,7 +165,7 @@ pub fn read(
     let header = Header::read(&mut from, room)?;
     let sets = if version >= persist_sets::OLDEST_VERSION {
         let bytes = from.u64()?;
-        persist_sets::read(version, from.part(bytes)?, room[2], u64::MAX)?
+        persist_sets::read(version, from.part(bytes)?, (room[2], u64::MAX), false)?
     } else {
         Vec::new()
     };

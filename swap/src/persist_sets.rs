@@ -48,13 +48,18 @@ fn style(number: [u8; 2]) -> Option<Style> {
     })
 }
 
-/// All sets of a file.
+/// All sets of a file, whose pages are not sealed by a key that ends with this process.
 pub fn sets(file: &PackedFile) -> Result<Vec<u8>, TablesError> {
+    if file.sets().any(|(_, set)| set.seal.is_some()) {
+        return Err(TablesError::Sealed);
+    }
+    Ok(all_sets(file))
+}
+
+/// All sets of a file. If they are sealed, then by their own numbers.
+pub fn all_sets(file: &PackedFile) -> Vec<u8> {
     let mut out = Vec::new();
     for (at, set) in file.sets() {
-        if set.seal.is_some() {
-            return Err(TablesError::Sealed);
-        }
         let layout = set.layout;
         let flags =
             [(layout.is_working, WORKING), (layout.is_settled, SETTLED), (layout.for_engine, FOR_ENGINE)];
@@ -71,7 +76,7 @@ pub fn sets(file: &PackedFile) -> Result<Vec<u8>, TablesError> {
         out.extend(bytes);
         set.lens().iter().for_each(|len| out.extend(len.to_le_bytes()));
     }
-    Ok(out)
+    out
 }
 
 fn length(bytes: &[u8]) -> [u8; 2] {
@@ -120,12 +125,12 @@ fn push_partitions(set: &mut PackedSet, pages: u32, from: &mut Reader<'_>) -> Re
 }
 
 /// Reads sets, with their numbers, of no more than `most` pages together. None of their pages is in use. The file is long enough for
-/// `room` pages; whoever made the tables may be hostile.
+/// `room` pages; whoever made the tables may be hostile. `is_sealed`: each is sealed by its own number.
 pub fn read(
     version: u32,
     mut from: Reader<'_>,
-    room: u64,
-    most: u64,
+    (room, most): (u64, u64),
+    is_sealed: bool,
 ) -> Result<Vec<(usize, PackedSet)>, TablesError> {
     let mut sets: Vec<(usize, PackedSet)> = Vec::new();
     let mut left_of_all = most;
@@ -160,7 +165,7 @@ pub fn read(
             is_settled: flags & SETTLED != 0,
             for_engine: flags & FOR_ENGINE != 0,
         };
-        let mut set = PackedSet::new(layout, tables, None, first);
+        let mut set = PackedSet::new(layout, tables, is_sealed.then_some(at.into()), first);
         push_partitions(&mut set, pages, &mut from)?;
         let region = set.region();
         let fits = u64::from(region.end) <= room.min(SLOTS_MAX.into()) && region.start < region.end;

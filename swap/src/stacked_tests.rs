@@ -58,7 +58,7 @@ impl Image {
     /// It packed, the files of others being as they are.
     fn packed(self) -> Self {
         let (pages, table) = (file(), file());
-        pack_base(&self.pages, &self.tables()[0], Style::Lz4, &pages, &table, &|| true).unwrap();
+        pack_base((&self.pages, &self.tables()[0]), (Style::Lz4, None), (&pages, &table), &|| true).unwrap();
         Self { pages, table, ..self }
     }
 

@@ -9,7 +9,7 @@ use crate::below;
 use crate::bits::Bits;
 use crate::bounce::Bounces;
 use crate::error::{BaseError, SwapError, TablesError};
-use crate::packed::SET_PAGES_MAX;
+use crate::packed::{PageKey, SET_PAGES_MAX};
 use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, PageBytes, PageId, offset_of};
 use crate::parent::Parent;
@@ -247,8 +247,13 @@ impl PageSums {
 
     /// Whether a file has the very pages that the table was written for: compares all digests.
     pub fn verify(&self, pages: &File) -> Result<(), BaseError> {
+        self.verify_sealed(pages, None)
+    }
+
+    /// [`Self::verify`], if the pages are sealed by a key.
+    pub fn verify_sealed(&self, pages: &File, key: Option<&PageKey>) -> Result<(), BaseError> {
         if self.is_packed() {
-            return self.verify_packed(pages);
+            return self.verify_packed(pages, key);
         }
         let mut room = vec![[0; PAGE_BYTES]; VERIFIED_PAGES];
         let mut expected = self.digests.iter();
@@ -266,9 +271,9 @@ impl PageSums {
     }
 
     /// [`Self::verify`] of packed pages, which come by their order.
-    fn verify_packed(&self, pages: &File) -> Result<(), BaseError> {
+    fn verify_packed(&self, pages: &File, key: Option<&PageKey>) -> Result<(), BaseError> {
         let pages = pages.try_clone().map_err(BaseError::File)?;
-        let packed = PackedPages::open(pages, &self.present, self.sums.all(), &self.packed)?;
+        let packed = PackedPages::open(pages, (&self.present, self.sums.all()), &self.packed, key)?;
         let ids: Vec<PageId> = self.present.ids().collect();
         let mut expected = self.digests.iter();
         let mut bounce = Bounces::new(UNPACKED_PAGES).take().ok_or(BaseError::Memory)?;
@@ -351,7 +356,7 @@ pub fn play(input: &[u8]) {
         assert!(others.iter().all(|id| *id < END && !table.present.has(*id)));
         assert!(others.iter().collect::<std::collections::BTreeSet<_>>().len() == others.len());
         // There is no file that has them.
-        let _ = PackedPages::sets(&table.packed, END.into(), table.present.len());
+        let _ = PackedPages::sets(&table.packed, (END.into(), table.present.len()), false);
         let (pages, sums, _) = table.into_parts();
         assert!((0..END + 100).all(|id| sums.of(&pages, id).is_some() == pages.has(id)));
         assert!(pages.len() == sums.all().len() as u64);

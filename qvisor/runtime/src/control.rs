@@ -105,6 +105,9 @@ pub enum Order {
         refuses_connections: bool,
         #[serde(default)]
         copies_files: bool,
+        /// The files are in memory, and the asker seals what comes to the disk.
+        #[serde(default)]
+        seals: bool,
         #[serde(default)]
         parent: Vec<FileId>,
     },

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use abi::PAGE_SIZE;
 use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
-pub use swap::{BELOW_MAX, Style};
+pub use swap::{BELOW_MAX, PageKey, Style};
 use swap::{BaseError, FileBase, PackError, PageSums, StackedBase};
 
 pub use self::parent::{FileId, KnownParent};
@@ -62,6 +62,8 @@ pub struct ImageTerms {
     pub refuses_connections: bool,
     /// Whoever asks copies the sandbox's files, too: nothing of it runs until that is done.
     pub copies_files: bool,
+    /// Whoever asks seals what is written, which is in memory until then: pages that are encrypted may be written.
+    pub seals: bool,
 }
 
 /// The files of an image that is asked for.
@@ -73,6 +75,8 @@ pub(crate) struct WantedImage {
     pub parent: Option<KnownParent>,
     /// The sandbox is to go on, and may do so before the pages are written.
     pub goes_on: bool,
+    /// See [`ImageTerms::seals`].
+    pub seals: bool,
 }
 
 /// The files of an image.
@@ -173,31 +177,32 @@ impl ImageFiles {
     }
 
     /// The pages, for a home that is put on them ([`crate::hibernate::Hibernation::on_base`]). Each is checked when it is read.
-    pub fn open_base(&self, head: &ImageHead) -> Result<StackedBase, BadImage> {
+    /// `key`: by which those in its own file are sealed, if they are.
+    pub fn open_base(&self, head: &ImageHead, key: Option<&PageKey>) -> Result<StackedBase, BadImage> {
         let sums = self.sums(head)?;
         let below = self.below.iter().zip(sums.below()).map(|(files, pages)| {
             let sums = PageSums::read(&files.table, head.pages_end())?;
             Ok((FileBase::with_sums(files.pages.try_clone()?, sums)?, pages.clone()))
         });
         let below = below.collect::<Result<Vec<_>, BadImage>>()?;
-        let own = FileBase::with_sums(self.pages.try_clone()?, sums)?;
+        let own = FileBase::sealed_by(self.pages.try_clone()?, sums, key)?;
         Ok(StackedBase::new(own, below)?)
     }
 
-    /// Packs the pages, which lie in their file as they were written, to other files, which are empty. `goes_on` is asked now and then.
+    /// Packs the pages, which lie in their file as they were written, to other files, which are empty: of pages, and of their table. With a
+    /// key they are sealed; by it nothing else is. `goes_on` is asked now and then.
     pub fn pack(
         &self,
         head: &ImageHead,
-        style: Style,
-        pages: &File,
-        table: &File,
+        how: (Style, Option<&PageKey>),
+        to: (&File, &File),
         goes_on: &dyn Fn() -> bool,
     ) -> Result<(), BadImage> {
         // Whoever wrote it may be a stranger, and it is read here as a whole.
         if self.table.metadata()?.len() > PageSums::plain_bytes_max(head.pages, head.pages_end()) {
             return Err(BaseError::Damaged { what: "it is longer than its pages" }.into());
         }
-        Ok(swap::pack_base(&self.pages, &self.sums(head)?, style, pages, table, goes_on)?)
+        Ok(swap::pack_base((&self.pages, &self.sums(head)?), how, to, goes_on)?)
     }
 
     /// The kernel's memory, for [`crate::sandbox::Sandbox::load`].
@@ -208,14 +213,20 @@ impl ImageFiles {
 
     /// Compares all pages with their digests, in the files of others too; an error names the first that is another. `packed`: whether the
     /// pages of each file are said to be packed, its own first. What is not said to be is not unpacked.
-    pub fn verify_pages(&self, head: &ImageHead, packed: &[bool]) -> Result<(), BadImage> {
+    /// `key`: by which those in its own file are sealed, if they are.
+    pub fn verify_pages(
+        &self,
+        head: &ImageHead,
+        packed: &[bool],
+        key: Option<&PageKey>,
+    ) -> Result<(), BadImage> {
         let own = self.sums(head)?;
         let is_of_kind = |sums: &PageSums, at: usize| packed.get(at) == Some(&sums.is_packed());
         let other_kind = || BaseError::Damaged { what: "its pages are not packed as is said of them" };
         if !is_of_kind(&own, 0) {
             return Err(other_kind().into());
         }
-        own.verify(&self.pages)?;
+        own.verify_sealed(&self.pages, key)?;
         for (at, (files, pages)) in (1..).zip(self.below.iter().zip(own.below())) {
             let below = PageSums::read(&files.table, head.pages_end())?;
             below.has_all(pages)?;

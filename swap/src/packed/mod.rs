@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use codec::Engine;
 
 use self::seal::Key;
+pub use self::seal::PageKey;
 pub use self::set::{Layout, PackedSet};
 pub use self::write::{Outcome, SetPlan, Source, write_set};
 use crate::error::SwapError;
@@ -58,6 +59,13 @@ impl PackedFile {
         let key = is_sealed.then(OnceLock::new);
         let (unpack_ns, benches) = (AtomicU64::new(0), Mutex::default());
         Self { file, sets: Vec::new(), key, unpack_ns, engine: None, redone: AtomicU64::new(0), benches }
+    }
+
+    /// With pages that are sealed by a key that is given.
+    pub fn sealed_by(file: PageFile, key: &PageKey) -> Self {
+        let sealed = Self::new(file, false);
+        // A key of another length would be none. Nobody could read what another one seals.
+        Self { key: Some(Key::of(key).map_or_else(OnceLock::new, OnceLock::from)), ..sealed }
     }
 
     /// The descriptor of the file, if it is one of this process's.

@@ -1,10 +1,13 @@
-//! Sealing of partitions: AES-256 in Galois/Counter Mode (NIST SP 800-38D) with a key that never leaves this process. What
-//! is left of a file after its end is noise.
+//! Sealing of partitions: AES-256 in Galois/Counter Mode (NIST SP 800-38D) with a key that never leaves this process, so that what
+//! is left of a file after its end is noise, or with one that is given for one file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
+
+/// A key that is given.
+pub type PageKey = [u8; 32];
 
 /// Bytes that a seal adds to a partition.
 pub const TAG_BYTES: usize = 16;
@@ -21,11 +24,17 @@ impl Key {
     pub fn new() -> Option<Self> {
         let mut bytes = [0; 32];
         SystemRandom::new().fill(&mut bytes).ok()?;
-        let key = UnboundKey::new(&AES_256_GCM, &bytes).ok();
+        let key = Self::of(&bytes);
         // Only the cipher keeps it.
         std::hint::black_box(&mut bytes).fill(0);
         std::hint::black_box(&bytes);
-        Some(Self { key: LessSafeKey::new(key?), sets: AtomicU64::new(0) })
+        key
+    }
+
+    /// One that is given, by which nothing else is ever sealed than the sets of one file.
+    pub fn of(bytes: &PageKey) -> Option<Self> {
+        let key = UnboundKey::new(&AES_256_GCM, bytes).ok()?;
+        Some(Self { key: LessSafeKey::new(key), sets: AtomicU64::new(0) })
     }
 
     /// A number for a set.

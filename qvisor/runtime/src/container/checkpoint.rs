@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,6 +38,8 @@ pub struct CheckpointOptions<'o> {
     pub parent: Option<Place>,
     /// Packs the pages once they are written.
     pub codec: Style,
+    /// The file of the key that its content is sealed by.
+    pub key_file: Option<PathBuf>,
     /// Called when it takes long.
     pub progress: Option<Progress<'o>>,
 }
@@ -71,10 +74,16 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     // A key that cannot be had is no reason to end a container.
     let key = options.store.key()?;
     let parent = options.parent.as_ref().map(|parent| options.store.parent(parent)).transpose()?;
-    let making = options.store.begin(&options.place, parent)?;
+    if layer.is_some() && options.key_file.is_some() {
+        return Err(refused(
+            "its changes to files would be in the clear: snapshots of dormouse do are not sealed",
+        ));
+    }
+    let making = options.store.begin(&options.place, parent, options.key_file.as_deref())?;
     let sandbox = root.sandbox(id)?;
     let mut taking = Taking { id, layer, making, copied: RefCell::new(None) };
-    let ask = || taking.ask(&sandbox, options.terms);
+    let terms = ImageTerms { seals: options.key_file.is_some(), ..options.terms };
+    let ask = || taking.ask(&sandbox, terms);
     let imaged = with_progress(&|| taking.making.written_bytes(), options.progress, ask)?;
     taking.making.take_below(&imaged.image.below)?;
     let packed_us = match taking.pack(&imaged, options) {
@@ -161,6 +170,9 @@ impl Taking<'_> {
         options: &CheckpointOptions<'_>,
     ) -> Result<Option<u64>, SnapshotError> {
         let (style, head) = (options.codec, &imaged.image.head);
+        if self.making.is_sealed() {
+            return self.seal(imaged, options).map(Some);
+        }
         // There is nothing to pack.
         if style == Style::None || head.pages == 0 {
             return Ok(None);
@@ -172,6 +184,17 @@ impl Taking<'_> {
         with_progress(&|| files.written_bytes(), options.progress, pack)?;
         self.making.take_packed(style, files)?;
         Ok(Some(micros(since.elapsed())))
+    }
+
+    /// Seals all of it. Result: how long it took.
+    fn seal(&mut self, imaged: &Imaged, options: &CheckpointOptions<'_>) -> Result<u64, SnapshotError> {
+        let since = Instant::now();
+        let files = self.making.begin_sealing()?;
+        let goes_on = || imaged.stands_still();
+        let seal = || self.making.seal(&imaged.image.head, options.codec, &files, &goes_on);
+        with_progress(&|| files.written_bytes(), options.progress, seal)?;
+        self.making.take_sealed(options.codec, files);
+        Ok(micros(since.elapsed()))
     }
 
     /// Puts it in its place; result: its manifest, and how long the layer was copied while nothing ran.

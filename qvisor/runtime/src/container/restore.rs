@@ -55,7 +55,8 @@ impl Base {
     pub(super) fn restore_plan(&self) -> Result<Option<RestorePlan>, std::io::Error> {
         let Some(snapshot) = &self.snapshot else { return Ok(None) };
         let told = snapshot.start_recording();
-        Ok(Some(RestorePlan { head: snapshot.manifest.head.clone(), files: snapshot.files()?, told }))
+        let (head, page_key) = (snapshot.manifest.head.clone(), snapshot.page_key);
+        Ok(Some(RestorePlan { head, files: snapshot.files()?, page_key, told }))
     }
 
     /// Says which pages come back first, or that they are to be recorded.
@@ -76,7 +77,7 @@ fn find(options: &CreateOptions, settings: &Settings) -> Result<Option<Arc<Opene
         (None, FromSnapshot::None) => Ok(None),
         (None, FromSnapshot::Named(name)) => {
             let store = Store::of_user(&options.node)?;
-            Ok(Some(Arc::new(store.open(&Place::Named(name.clone()))?)))
+            Ok(Some(Arc::new(store.open(&Place::Named(name.clone()), None)?)))
         }
     }
 }

@@ -30,9 +30,9 @@ pub fn checkpoint<E>(
     let descriptors: Vec<_> =
         [kernel, pages, table, orphans].into_iter().chain(tables).map(File::as_fd).collect();
     let parent = parent.iter().map(|base| FileId::of(&base.pages)).collect::<io::Result<_>>()?;
-    let ImageTerms { leave_running, refuses_connections, .. } = terms;
+    let ImageTerms { leave_running, refuses_connections, seals, .. } = terms;
     let order =
-        Order::Checkpoint { leave_running, refuses_connections, copies_files: copy.is_some(), parent };
+        Order::Checkpoint { leave_running, refuses_connections, copies_files: copy.is_some(), seals, parent };
     ask(&stream, order, &[], &descriptors)?;
     let deadline = Instant::now() + CHECKPOINT_PATIENCE;
     let mut figures = answer(&stream, deadline)?.figures;

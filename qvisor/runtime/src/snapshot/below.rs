@@ -81,6 +81,9 @@ impl Parent {
     /// The snapshot in this place and directory, whose manifest was found to be this host's.
     pub(super) fn open(place: Place, directory: Directory, manifest: &Manifest) -> Result<Self, Unfit> {
         let of = &manifest.files;
+        if of.sealed.is_some() {
+            return Err(Unfit::SealedParent);
+        }
         let table = directory.file_to_read(TABLE)?;
         check(&table, &of.table, TABLE)?;
         let own = BelowFiles { pages: directory.file_to_read(PAGES)?, table };

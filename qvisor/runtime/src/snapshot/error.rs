@@ -61,6 +61,16 @@ pub enum Unfit {
     Version(u64),
     #[error("it was made by another host, or changed: its seal is not by this host's key")]
     Sealed,
+    #[error("its content is sealed; pass the key by --key-file")]
+    NeedsKey,
+    #[error("its content is sealed by another key")]
+    OtherKey,
+    #[error("its content is not sealed; leave --key-file out")]
+    NotSealed,
+    #[error("its content is sealed, and no other snapshot can be put on that")]
+    SealedParent,
+    #[error("its content is sealed, and would be stored in the clear; leave --encrypt off out")]
+    InTheClear,
     #[error("its file {0} was changed or damaged")]
     Changed(String),
     #[error("the changes to files that it has cannot be read: {0}")]

@@ -35,8 +35,13 @@ impl Key {
         blake3::keyed_hash(&self.0, bytes)
     }
 
-    /// A fleet's key, which the node's configuration names.
-    pub(super) fn of_fleet(path: &Path) -> Result<Self, SnapshotError> {
+    /// A key that is derived from it for some purpose.
+    pub(super) fn derive(&self, context: &str, salt: &[u8]) -> blake3::Hash {
+        blake3::Hasher::new_derive_key(context).update(&self.0).update(salt).finalize()
+    }
+
+    /// The key in a file: a fleet's, which the node's configuration names, or a user's.
+    pub(super) fn of_file(path: &Path) -> Result<Self, SnapshotError> {
         let failed = |why: String| SnapshotError::Key { path: path.to_owned(), why };
         let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
         let file = File::options().read(true).custom_flags(flags).open(path);

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use vmm::checkpoint::{BadImage, BelowFiles, ImageFiles, ImageHead, Style};
+use vmm::checkpoint::{BadImage, BelowFiles, ImageFiles, ImageHead, PageKey, Style};
 use vmm::directory::Directory;
 
 use super::below::{self, BelowPages, Parent};
@@ -20,6 +20,7 @@ use super::fit::Host;
 use super::key::Key;
 use super::layer::LayerFiles;
 use super::manifest::{CpuFeatures, Described, FileDigest, Files, MANIFEST, Manifest, PackedBy, VERSION};
+use super::sealing::{self, ContentKey};
 use super::{KERNEL, LAYER, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest, working_set};
 use crate::removal;
 use crate::state::Id;
@@ -57,6 +58,8 @@ pub struct Making {
     below: Vec<BelowPages>,
     /// The codec that has packed the pages, if they are packed.
     codec: Option<Style>,
+    /// What comes to the disk is sealed by it; until then the files are in memory.
+    key: Option<ContentKey>,
     is_done: bool,
 }
 
@@ -74,11 +77,33 @@ impl PackedFiles {
     }
 }
 
+/// The files that a snapshot's content is being sealed to.
+#[derive(Debug)]
+pub(crate) struct SealedFiles(ImageFiles);
+
+impl SealedFiles {
+    /// Bytes that are written so far.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        blocks_of(&self.0.pages)
+    }
+}
+
+/// The files of an image, each made by its name.
+fn image_files(new: impl Fn(&str) -> io::Result<File>) -> io::Result<ImageFiles> {
+    let [kernel, pages] = [new(KERNEL)?, new(PAGES)?];
+    Ok(ImageFiles { kernel, pages, table: new(TABLE)?, orphans: new(ORPHANS)?, below: Vec::new() })
+}
+
 type Step<T> = Result<T, (&'static str, io::Error)>;
 
 impl Making {
     /// Begins a snapshot; what makers that were killed have left there goes.
-    pub(super) fn begin(place: &Place, path: &Path, on: Option<Parent>) -> Result<Self, SnapshotError> {
+    pub(super) fn begin(
+        place: &Place,
+        path: &Path,
+        on: Option<Parent>,
+        key: Option<ContentKey>,
+    ) -> Result<Self, SnapshotError> {
         let failed = |(what, source)| SnapshotError::Make { place: place.clone(), what, source };
         let (above, name) = place_of(path).map_err(|error| failed(("finding its place", error)))?;
         let is_named = matches!(place, Place::Named(_));
@@ -97,12 +122,13 @@ impl Making {
             }
             Err(error) => return Err(failed(("opening its directory", error))),
         };
-        let new = |name| directory.new_file(name).map_err(|error| failed(("making its files", error)));
         let files = || {
             on.iter().try_for_each(|on| on.link_to(&directory))?;
-            let (kernel, pages) = (new(KERNEL)?, new(PAGES)?);
-            let (table, orphans) = (new(TABLE)?, new(ORPHANS)?);
-            Ok(ImageFiles { kernel, pages, table, orphans, below: Vec::new() })
+            let files = match &key {
+                Some(_) => image_files(|_| sealing::in_memory()),
+                None => image_files(|name| directory.new_file(name)),
+            };
+            files.map_err(|error| failed(("making its files", error)))
         };
         match files() {
             Ok(files) => Ok(Self {
@@ -116,6 +142,7 @@ impl Making {
                 parent: on,
                 below: Vec::new(),
                 codec: None,
+                key,
                 is_done: false,
             }),
             Err(error) => {
@@ -187,11 +214,56 @@ impl Making {
     ) -> Result<(), SnapshotError> {
         // They are a VMM's words, and memory is taken here by them.
         Host::this().check_sizes(head).map_err(|why| why.at(&self.place))?;
-        let packed = self.files.pack(head, style, &to.pages, &to.table, goes_on);
-        packed.map_err(|error| match error {
+        self.pack_by(head, (style, None), (&to.pages, &to.table), goes_on)
+    }
+
+    fn pack_by(
+        &self,
+        head: &ImageHead,
+        how: (Style, Option<&PageKey>),
+        to: (&File, &File),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), SnapshotError> {
+        self.files.pack(head, how, to, goes_on).map_err(|error| match error {
             BadImage::File(source) => self.failed("packing its pages", source),
             error => self.failed("packing its pages", io::Error::other(error)),
         })
+    }
+
+    /// Whether what comes to the disk is to be sealed.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Files for what is to be sealed.
+    pub(crate) fn begin_sealing(&self) -> Result<SealedFiles, SnapshotError> {
+        let files = image_files(|name| self.directory.new_file(name));
+        files.map(SealedFiles).map_err(|error| self.failed("making its files", error))
+    }
+
+    /// Seals all files, which are written, the pages packed.
+    pub(crate) fn seal(
+        &self,
+        head: &ImageHead,
+        style: Style,
+        SealedFiles(to): &SealedFiles,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), SnapshotError> {
+        let what = "sealing its content";
+        let Some(key) = &self.key else { return Err(self.failed(what, io::ErrorKind::Unsupported.into())) };
+        // They are a VMM's words, and memory is taken here by them.
+        Host::this().check_sizes(head).map_err(|why| why.at(&self.place))?;
+        let failed = |error| self.failed(what, error);
+        let table = sealing::in_memory().map_err(failed)?;
+        self.pack_by(head, (style, Some(&key.of_pages())), (&to.pages, &table), goes_on)?;
+        key.seal(TABLE, &table, &to.table).map_err(failed)?;
+        key.seal(KERNEL, &self.files.kernel, &to.kernel).map_err(failed)?;
+        key.seal(ORPHANS, &self.files.orphans, &to.orphans).map_err(failed)
+    }
+
+    /// Sealed files take the place of those in memory.
+    pub(crate) fn take_sealed(&mut self, style: Style, SealedFiles(files): SealedFiles) {
+        (self.files, self.codec) = (files, Some(style));
     }
 
     /// Packed pages take the place of the others.
@@ -256,8 +328,9 @@ impl Making {
             let packed = self.codec.map(|style| -> io::Result<PackedBy> {
                 Ok(PackedBy { codec: style.to_string(), digest: describe(pages)?.digest })
             });
-            let below = self.below.clone();
-            Ok(Files { kernel, table, orphans, pages_bytes, packed: packed.transpose()?, below, layer })
+            let (below, packed) = (self.below.clone(), packed.transpose()?);
+            let sealed = self.key.as_ref().map(|key| key.by().clone());
+            Ok(Files { kernel, table, orphans, pages_bytes, packed, sealed, below, layer })
         };
         let files = files().map_err(|error| ("reading its files", error))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -13,6 +13,7 @@ use super::Unfit;
 use super::below::BelowPages;
 use super::key::Key;
 use super::layer::LayerFiles;
+use super::sealing::SealedBy;
 use crate::oci::MountPlan;
 
 pub(super) use super::hold::MANIFEST;
@@ -140,6 +141,9 @@ pub struct Files {
     /// The pages are packed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packed: Option<PackedBy>,
+    /// All of these are sealed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<SealedBy>,
     /// Pages that other snapshots have, in the order of the table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<BelowPages>,

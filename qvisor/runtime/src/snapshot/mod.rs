@@ -21,6 +21,7 @@ mod key;
 mod layer;
 mod making;
 mod manifest;
+mod sealing;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub use self::making::Making;
 pub use self::manifest::{
     CpuFeatures, Described, DescribedCommand, FileDigest, Files, Manifest, MountPoint, NetworkKind, PackedBy,
 };
+pub use self::sealing::SealedBy;
 pub use self::store::{Listed, Opened, Store, WorkingSet};
 pub use self::working_set::{BadWorkingSet, Recording};
 use crate::state::Id;

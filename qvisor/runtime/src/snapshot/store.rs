@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use vmm::boot::BootSpec;
-use vmm::checkpoint::ImageFiles;
+use vmm::checkpoint::{ImageFiles, PageKey};
 use vmm::directory::Directory;
 use vmm::mounts::Changes;
 
@@ -16,6 +16,7 @@ use super::fit::{Host, check_numbers};
 use super::key::Key;
 use super::making::{self, Making};
 use super::manifest::{FileDigest, Files, LENGTH_MAX, MANIFEST, Manifest};
+use super::sealing::ContentKey;
 use super::working_set;
 use super::{
     BadWorkingSet, KERNEL, LAYER, ORPHANS, PAGES, Parent, Place, Recording, SnapshotError, TABLE, Unfit,
@@ -42,6 +43,8 @@ pub struct Opened {
     pub manifest: Manifest,
     /// To be read only.
     pub files: ImageFiles,
+    /// The key by which the pages are sealed, if they are. All other files are in memory then, in the clear.
+    pub(crate) page_key: Option<PageKey>,
     /// The changes to files with which what begins with it begins, by paths of the host's; and what keeps them there.
     pub changes: Vec<Changes>,
     _held: Option<Directory>,
@@ -100,17 +103,24 @@ impl Store {
 
     pub(crate) fn key(&self) -> Result<Key, SnapshotError> {
         match &self.fleet_key {
-            Some(path) => Key::of_fleet(path),
+            Some(path) => Key::of_file(path),
             None => Key::of_host(&self.directory()?),
         }
     }
 
-    /// Begins a snapshot, on a parent if it is to have one; its place must be free.
-    pub(crate) fn begin(&self, place: &Place, parent: Option<Parent>) -> Result<Making, SnapshotError> {
+    /// Begins a snapshot, on a parent if it is to have one; its place must be free. `key`: the file of the key that its content is sealed by.
+    pub(crate) fn begin(
+        &self,
+        place: &Place,
+        parent: Option<Parent>,
+        key: Option<&Path>,
+    ) -> Result<Making, SnapshotError> {
         if let Place::Named(_) = place {
             self.directory()?;
         }
-        Making::begin(place, &self.path(place), parent)
+        let failed = |source| SnapshotError::Make { place: place.clone(), what: "drawing its key", source };
+        let draw = |path: &Path| ContentKey::draw(&Key::of_file(path)?).map_err(failed);
+        Making::begin(place, &self.path(place), parent, key.map(draw).transpose()?)
     }
 
     /// The directory of a snapshot that is there. It is the caller's, and nobody else may write it.
@@ -148,22 +158,32 @@ impl Store {
         open().map_err(|why| why.at(place))
     }
 
-    /// Opens a snapshot to run it.
-    pub fn open(&self, place: &Place) -> Result<Opened, SnapshotError> {
-        self.open_on(place, &Host::this())
+    /// Opens a snapshot to run it. `key_file`: of the key that its content is sealed by.
+    pub fn open(&self, place: &Place, key_file: Option<&Path>) -> Result<Opened, SnapshotError> {
+        self.open_on(place, &Host::this(), key_file)
     }
 
-    pub(super) fn open_on(&self, place: &Place, host: &Host) -> Result<Opened, SnapshotError> {
+    pub(super) fn open_on(
+        &self,
+        place: &Place,
+        host: &Host,
+        key_file: Option<&Path>,
+    ) -> Result<Opened, SnapshotError> {
         let directory = self.found(place)?;
         let key = self.key()?;
-        let open = || -> Result<(Manifest, ImageFiles), Unfit> {
+        let open = || -> Result<(Manifest, ImageFiles, Option<PageKey>), Wrong> {
             let manifest = manifest_in(&directory, &key)?;
             // What cannot run is not read any further.
             host.check(&manifest)?;
+            let content = content_key(key_file, &manifest)?;
             let files = files_in(&directory, &manifest)?;
-            Ok((manifest, files))
+            let files = match &content {
+                Some(content) => content.open_files(files)?,
+                None => files,
+            };
+            Ok((manifest, files, content.map(|content| content.of_pages())))
         };
-        let (manifest, files) = open().map_err(|why| why.at(place))?;
+        let (manifest, files, page_key) = open().map_err(|why| why.at(place))?;
         let layer = manifest.files.layer.as_ref();
         let held = layer.map(|_| hold::hold(&directory)).transpose();
         let held = held.map_err(|error| match error.kind() {
@@ -184,15 +204,16 @@ impl Store {
             Ok(None) => WorkingSet::Missing(None, recording),
             Err(why) => WorkingSet::Missing(Some(why), recording),
         };
-        Ok(Opened { place: place.clone(), manifest, files, changes, _held: held, working_set })
+        Ok(Opened { place: place.clone(), manifest, files, page_key, changes, _held: held, working_set })
     }
 
-    /// Checks all of a snapshot, page by page, wherever it can run.
-    pub fn verify(&self, place: &Place) -> Result<Manifest, SnapshotError> {
+    /// Checks all of a snapshot, page by page, wherever it can run. `key_file`: of the key that its content is sealed by.
+    pub fn verify(&self, place: &Place, key_file: Option<&Path>) -> Result<Manifest, SnapshotError> {
         let directory = self.found(place)?;
         let key = self.key()?;
-        let check = || -> Result<Manifest, Unfit> {
+        let check = || -> Result<Manifest, Wrong> {
             let manifest = manifest_in(&directory, &key)?;
+            let content = content_key(key_file, &manifest)?;
             let files = files_in(&directory, &manifest)?;
             // All of it is read here, where nothing confines that.
             check_numbers(&manifest.head)?;
@@ -202,14 +223,21 @@ impl Store {
                 check(&files.pages, &said, PAGES)?;
             }
             below::check_packed(&files, below)?;
-            files.verify_pages(&manifest.head, &manifest.files.packed())?;
+            let files = match &content {
+                Some(content) => content.open_files(files)?,
+                None => files,
+            };
+            let page_key = content.map(|content| content.of_pages());
+            let verified = files.verify_pages(&manifest.head, &manifest.files.packed(), page_key.as_ref());
+            verified.map_err(Unfit::from)?;
             if let Some(layer) = &manifest.files.layer {
-                let sum = layer::sum(&directory.directory(OsStr::new(LAYER))?).map_err(Unfit::Layer)?;
+                let copied = directory.directory(OsStr::new(LAYER)).map_err(Unfit::from)?;
+                let sum = layer::sum(&copied).map_err(Unfit::Layer)?;
                 if sum != layer.digest {
-                    return Err(Unfit::Changed(LAYER.into()));
+                    return Err(Unfit::Changed(LAYER.into()).into());
                 }
             }
-            working_set::Of::new(&manifest, &key)?.read(&directory)?;
+            working_set::Of::new(&manifest, &key)?.read(&directory).map_err(Unfit::from)?;
             Ok(manifest)
         };
         check().map_err(|why| why.at(place))
@@ -287,6 +315,43 @@ fn take_back(path: &Path) -> io::Result<()> {
 /// Bytes that a file takes up on the disk.
 fn disk_bytes(directory: &Directory, name: &str) -> u64 {
     directory.file_to_read(name).map_or(0, |file| making::blocks_of(&file))
+}
+
+/// Why a snapshot, or a key for it, cannot be used.
+enum Wrong {
+    Snapshot(Unfit),
+    Key(SnapshotError),
+}
+
+impl From<Unfit> for Wrong {
+    fn from(why: Unfit) -> Self {
+        Self::Snapshot(why)
+    }
+}
+
+impl From<SnapshotError> for Wrong {
+    fn from(error: SnapshotError) -> Self {
+        Self::Key(error)
+    }
+}
+
+impl Wrong {
+    fn at(self, place: &Place) -> SnapshotError {
+        match self {
+            Self::Snapshot(why) => why.at(place),
+            Self::Key(error) => error,
+        }
+    }
+}
+
+/// The key of a snapshot's content; `path`: the file of its user's.
+fn content_key(path: Option<&Path>, manifest: &Manifest) -> Result<Option<ContentKey>, Wrong> {
+    match (path, &manifest.files.sealed) {
+        (None, None) => Ok(None),
+        (Some(path), Some(by)) => Ok(Some(ContentKey::find(&Key::of_file(path)?, by)?)),
+        (None, Some(_)) => Err(Unfit::NeedsKey.into()),
+        (Some(_), None) => Err(Unfit::NotSealed.into()),
+    }
 }
 
 fn manifest_in(directory: &Directory, key: &Key) -> Result<Manifest, Unfit> {

@@ -32,7 +32,7 @@ impl Bench {
     }
 
     fn begin(&self, place: &Place) -> Result<Making, SnapshotError> {
-        let making = self.store.begin(place, None)?;
+        let making = self.store.begin(place, None, None)?;
         let ImageFiles { kernel, pages, table, .. } = making.files();
         kernel.write_all_at(&[7; 9000], 1 << 20).unwrap();
         pages.write_all_at(&[1; 4096], 3 * 4096).unwrap();
@@ -65,7 +65,7 @@ impl Bench {
     }
 
     fn why(&self, place: &Place) -> String {
-        self.store.open_on(place, &self.host).expect_err("it is refused").to_string()
+        self.store.open_on(place, &self.host, None).expect_err("it is refused").to_string()
     }
 
     /// The names beside the key.
@@ -106,7 +106,7 @@ fn a_snapshot_is_made_found_and_removed() {
     let place = named("web1");
     let made = bench.make(&place).unwrap();
     assert_eq!(names(&bench.at("web1")), [KERNEL, MANIFEST, ORPHANS, PAGES, TABLE]);
-    let opened = bench.store.open_on(&place, &bench.host).unwrap();
+    let opened = bench.store.open_on(&place, &bench.host, None).unwrap();
     assert_eq!((&opened.manifest, opened.bundle()), (&made, Path::new("/bundle")));
     assert!(opened.files.pages.write_all_at(b"x", 0).is_err(), "to be read only");
     assert_eq!(bench.store.inspect(&place).unwrap(), made);
@@ -157,7 +157,7 @@ fn of_two_makers_of_one_name_one_wins() {
     let error = second.commit(bench.head(), described(), None, &key).unwrap_err();
     assert!(matches!(error, SnapshotError::Exists { .. }), "{error}");
     assert_eq!(bench.names(), ["a"]);
-    assert!(bench.store.open_on(&place, &bench.host).is_ok());
+    assert!(bench.store.open_on(&place, &bench.host, None).is_ok());
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_directory_of_somebodys_choice_is_made_or_empty() {
         let given_up = bench.begin(&of(name)).unwrap();
         drop(given_up);
         bench.make(&of(name)).unwrap();
-        assert!(bench.store.open_on(&of(name), &bench.host).is_ok(), "{name}");
+        assert!(bench.store.open_on(&of(name), &bench.host, None).is_ok(), "{name}");
         assert!(matches!(
             bench.make(&of(name)),
             Err(SnapshotError::Exists { .. } | SnapshotError::NotEmpty { .. })
@@ -206,7 +206,7 @@ fn what_was_changed_is_refused() {
     for at in 0..text.len() {
         flip(&manifest, at as u64);
         // White space may be anything.
-        if bench.store.open_on(&place, &bench.host).is_ok() {
+        if bench.store.open_on(&place, &bench.host, None).is_ok() {
             assert!(text.as_bytes()[at].is_ascii_whitespace(), "byte {at}");
         }
         flip(&manifest, at as u64);
@@ -249,7 +249,7 @@ fn what_others_can_change_is_refused() {
         assert!(bench.why(&place).contains("belongs to user 1234"));
         chown(bench.at("a"), Some(0), None).unwrap();
     }
-    assert!(bench.store.open_on(&place, &bench.host).is_ok());
+    assert!(bench.store.open_on(&place, &bench.host, None).is_ok());
     fs::set_permissions(bench.at(KEY), Permissions::from_mode(0o640)).unwrap();
     assert!(bench.why(&place).contains("may read or write it"));
 }
@@ -344,7 +344,7 @@ fn a_working_set_is_recorded_once_and_goes_with_its_snapshot() {
     let bench = Bench::new();
     let place = named("a");
     let manifest = bench.make(&place).unwrap();
-    let open = || bench.store.open_on(&place, &bench.host).unwrap().working_set;
+    let open = || bench.store.open_on(&place, &bench.host, None).unwrap().working_set;
     assert!(matches!(open(), WorkingSet::Missing(None, Some(_))));
     assert_eq!(bench.store.working_set_pages(&place).unwrap(), None);
     let of = working_set::Of::new(&manifest, &bench.store.key().unwrap()).unwrap();
@@ -357,7 +357,7 @@ fn a_working_set_is_recorded_once_and_goes_with_its_snapshot() {
     // Another snapshot's counts as little as a damaged one.
     bench.make(&named("b")).unwrap();
     fs::copy(bench.at("a").join("ws"), bench.at("b").join("ws")).unwrap();
-    let other = bench.store.open_on(&named("b"), &bench.host).unwrap().working_set;
+    let other = bench.store.open_on(&named("b"), &bench.host, None).unwrap().working_set;
     assert!(matches!(other, WorkingSet::Missing(Some(BadWorkingSet::Sealed), Some(_))));
     fs::write(bench.at("a").join("ws"), [0; 9]).unwrap();
     assert!(matches!(open(), WorkingSet::Missing(Some(BadWorkingSet::Sealed), Some(_))));

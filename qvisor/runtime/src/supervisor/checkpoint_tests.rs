@@ -12,7 +12,7 @@ use super::*;
 use crate::control::Order;
 
 const LEFT_RUNNING: ImageTerms =
-    ImageTerms { leave_running: true, refuses_connections: false, copies_files: false };
+    ImageTerms { leave_running: true, refuses_connections: false, copies_files: false, seals: false };
 
 fn files() -> Vec<OwnedFd> {
     let mut options = OpenOptions::new();

@@ -149,8 +149,8 @@ impl World {
                     self.supervisor.exec(peer, of, attached, Terms { paused, hook, probe });
                 }
                 Order::Create { .. } => self.supervisor.create(peer, of, attached),
-                Order::Checkpoint { leave_running, refuses_connections, copies_files, parent } => {
-                    let terms = ImageTerms { leave_running, refuses_connections, copies_files };
+                Order::Checkpoint { leave_running, refuses_connections, copies_files, seals, parent } => {
+                    let terms = ImageTerms { leave_running, refuses_connections, copies_files, seals };
                     self.supervisor.checkpoint(peer, of, (attached.descriptors, parent), terms);
                 }
                 order => self.supervisor.obey_peer(peer, of, order),

@@ -136,8 +136,8 @@ impl Supervisor {
                 self.exec(peer, of, attached, Terms { paused, hook, probe });
             }
             Order::Create { .. } => self.create(peer, of, attached),
-            Order::Checkpoint { leave_running, refuses_connections, copies_files, parent } => {
-                let terms = ImageTerms { leave_running, refuses_connections, copies_files };
+            Order::Checkpoint { leave_running, refuses_connections, copies_files, seals, parent } => {
+                let terms = ImageTerms { leave_running, refuses_connections, copies_files, seals };
                 self.checkpoint(peer, of, (attached.descriptors, parent), terms);
             }
             order => self.obey_peer(peer, of, order),

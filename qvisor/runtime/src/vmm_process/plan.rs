@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use abi::boot::Platform;
 use vmm::boot::BootSpec;
-use vmm::checkpoint::{ImageFiles, ImageHead};
+use vmm::checkpoint::{ImageFiles, ImageHead, PageKey};
 use vmm::companions::Companions;
 use vmm::hibernate::{AWAKE_AT_MOST, ExecProbe, Outbound, SwapPlan, Wishes};
 use vmm::hostcall::quota::Quota;
@@ -62,6 +62,8 @@ pub struct RestorePlan {
     pub head: ImageHead,
     /// To be read only. The VMM keeps them.
     pub files: ImageFiles,
+    /// The key by which the pages are sealed, if they are.
+    pub page_key: Option<PageKey>,
     /// Where it tells the working set that it records.
     pub told: Option<OwnedFd>,
 }

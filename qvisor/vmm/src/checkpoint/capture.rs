@@ -44,7 +44,7 @@ impl Sandbox {
         let orphans = files.orphans.try_clone()?;
         orphans.set_len(0)?;
         *self.kept_orphans.lock() = Some(orphans);
-        let wanted = WantedImage { request, files, parent, goes_on: terms.leave_running };
+        let wanted = WantedImage { request, files, parent, goes_on: terms.leave_running, seals: terms.seals };
         self.ask_for_memory(request, Some(wanted), terms.refuses_connections);
         Ok(())
     }
@@ -61,8 +61,8 @@ impl Sandbox {
     /// Writes its image, and tells who asked for it. All vCPUs sleep but the one that calls. Where its pages have stayed in memory, and it is
     /// to go on, it may do so at once: they are written behind it. After an error it sleeps on.
     pub(crate) fn take_image(&self, wanted: WantedImage) -> Result<(), Errno> {
-        let WantedImage { request, files, parent, goes_on } = wanted;
-        let begun = self.begin_image(request, files, parent).and_then(|begun| {
+        let WantedImage { goes_on, request, .. } = wanted;
+        let begun = self.begin_image(wanted).and_then(|begun| {
             if self.is_answered(request) { Ok(begun) } else { Err("it was given up meanwhile".into()) }
         });
         let writing = PagesWriter {
@@ -97,15 +97,11 @@ impl Sandbox {
     }
 
     /// Writes its image but for the pages, or says why it cannot be written.
-    fn begin_image(
-        &self,
-        request: i64,
-        files: ImageFiles,
-        parent: Option<KnownParent>,
-    ) -> Result<Begun, String> {
+    fn begin_image(&self, wanted: WantedImage) -> Result<Begun, String> {
+        let WantedImage { request, files, parent, seals, .. } = wanted;
         let start = Instant::now();
         let hibernation = self.hibernation();
-        hibernation.may_be_written()?;
+        hibernation.may_be_written(seals)?;
         let vmms = self.vmms().ok_or("its kernel has had too many VMMs")?;
         let taken_bytes = self.write_kernel(&files.kernel)?;
         let kernel_us = micros(start.elapsed());

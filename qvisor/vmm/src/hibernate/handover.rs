@@ -69,7 +69,13 @@ impl Hibernation {
         if self.plan.packing.encrypt {
             return Err(HandOverError::Refused("its pages are sealed with a key that ends with this VMM"));
         }
-        self.home.as_ref().map(drop).map_err(|_| HandOverError::Refused("its pages have no home"))
+        let home = self.home.as_ref().map_err(|_| HandOverError::Refused("its pages have no home"))?.read();
+        match home.base() {
+            Some(base) if base.files().any(|(file, _)| file.is_sealed()) => {
+                Err(HandOverError::Refused("the snapshot that it began with is sealed"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Leaves the home to the next VMM.
@@ -247,7 +253,8 @@ mod tests {
             [(); 4].map(|()| File::from(memory_file(c"image").unwrap()));
         swap::write_pages(hibernation.home.as_ref().unwrap().read().pages(), &plain, &table).unwrap();
         let sums = swap::PageSums::read(&table, frames_of(MEMORY)).unwrap();
-        swap::pack_base(&plain, &sums, swap::Style::Lz4, &packed, &packed_table, &|| true).unwrap();
+        swap::pack_base((&plain, &sums), (swap::Style::Lz4, None), (&packed, &packed_table), &|| true)
+            .unwrap();
         let sums = swap::PageSums::read(&packed_table, frames_of(MEMORY)).unwrap();
         FileBase::with_sums(packed, sums).unwrap()
     }

@@ -7,10 +7,10 @@ use super::Hibernation;
 use crate::lock::{Rank, RwLock};
 
 impl Hibernation {
-    /// Whether its pages may be written to an image, or why not.
-    pub(crate) fn may_be_written(&self) -> Result<(), String> {
-        if self.plan.packing.encrypt {
-            return Err("its pages are encrypted; an image would show them to whoever can read it".into());
+    /// Whether its pages may be written to an image, or why not. `sealed`: whoever asked for it seals it.
+    pub(crate) fn may_be_written(&self, sealed: bool) -> Result<(), String> {
+        if self.plan.packing.encrypt && !sealed {
+            return Err("its pages are encrypted, and would be in the clear; pass --key-file".into());
         }
         self.check()
     }
@@ -82,41 +82,43 @@ mod tests {
     fn pages_go_to_an_image_and_come_from_it() {
         let (files, pages) = image();
         assert_eq!(pages, ids().len() as u64);
-        files.verify_pages(&head(pages), &[false]).unwrap();
+        files.verify_pages(&head(pages), &[false], None).unwrap();
         let (memory, other) = begin();
-        let other = other.on_base(files.open_base(&head(pages)).unwrap()).unwrap();
+        let other = other.on_base(files.open_base(&head(pages), None).unwrap()).unwrap();
         assert_eq!(swap_in(&memory, &other, &ids(), SWAP_IN_ALL).0, 0);
         assert!(ids().iter().all(|id| memory.read(phys(*id)) == Some(*id)));
         // An image of a sandbox that began with one.
         sleep(&memory, &other, &[4, 6, 7]);
         let again = self::files();
         assert_eq!(write(&memory, &other, &again), 3);
-        again.verify_pages(&head(3), &[false]).unwrap();
+        again.verify_pages(&head(3), &[false], None).unwrap();
     }
 
     #[test]
     fn an_image_that_is_packed_has_the_same_pages() {
         let (plain, pages) = image();
         let packed = files();
-        plain.pack(&head(pages), Style::Zstd(1), &packed.pages, &packed.table, &|| true).unwrap();
-        packed.verify_pages(&head(pages), &[true]).unwrap();
-        assert!(packed.verify_pages(&head(pages), &[false]).is_err());
+        plain.pack(&head(pages), (Style::Zstd(1), None), (&packed.pages, &packed.table), &|| true).unwrap();
+        packed.verify_pages(&head(pages), &[true], None).unwrap();
+        assert!(packed.verify_pages(&head(pages), &[false], None).is_err());
         let (memory, other) = begin();
-        let other = other.on_base(packed.open_base(&head(pages)).unwrap()).unwrap();
+        let other = other.on_base(packed.open_base(&head(pages), None).unwrap()).unwrap();
         assert_eq!(swap_in(&memory, &other, &ids(), SWAP_IN_ALL).0, 0);
         assert!(ids().iter().all(|id| memory.read(phys(*id)) == Some(*id)));
         // Damage is found by who reads the page, and by who looks for it.
         packed.pages.write_all_at(&[0xff; 64], 40).unwrap();
-        assert!(packed.verify_pages(&head(pages), &[true]).is_err());
+        assert!(packed.verify_pages(&head(pages), &[true], None).is_err());
         let (memory, again) = begin();
-        let again = again.on_base(packed.open_base(&head(pages)).unwrap()).unwrap();
+        let again = again.on_base(packed.open_base(&head(pages), None).unwrap()).unwrap();
         assert!(again.fetch(&memory, &mut [4], super::super::Fetch::All).is_err());
         // What is packed is not packed again.
         let (more, sums) = (files(), packed.sums(&head(pages)).unwrap());
-        let twice = swap::pack_base(&packed.pages, &sums, Style::Lz4, &more.pages, &more.table, &|| true)
-            .unwrap_err();
+        let twice =
+            swap::pack_base((&packed.pages, &sums), (Style::Lz4, None), (&more.pages, &more.table), &|| true)
+                .unwrap_err();
         assert!(twice.to_string().contains("packed already"), "{twice}");
-        let twice = packed.pack(&head(pages), Style::Lz4, &more.pages, &more.table, &|| true).unwrap_err();
+        let twice =
+            packed.pack(&head(pages), (Style::Lz4, None), (&more.pages, &more.table), &|| true).unwrap_err();
         assert!(matches!(twice, BadImage::Pack(_)), "{twice}");
     }
 
@@ -124,10 +126,10 @@ mod tests {
     fn a_damaged_page_is_named() {
         let (files, pages) = image();
         files.pages.write_all_at(&[9], 400 * PAGE_BYTES as u64 + 99).unwrap();
-        let error = files.verify_pages(&head(pages), &[false]).unwrap_err();
+        let error = files.verify_pages(&head(pages), &[false], None).unwrap_err();
         assert_eq!(error.to_string(), "page 400 is not the one that was written");
         let (memory, other) = begin();
-        let other = other.on_base(files.open_base(&head(pages)).unwrap()).unwrap();
+        let other = other.on_base(files.open_base(&head(pages), None).unwrap()).unwrap();
         assert_eq!(swap_in(&memory, &other, &[398, 401], SWAP_IN_ALL).0, 0);
         let error = other.fetch(&memory, &mut [400], super::super::Fetch::All).unwrap_err();
         assert!(error.to_string().starts_with("page 400 came back"), "{error}");
@@ -136,11 +138,11 @@ mod tests {
     #[test]
     fn an_image_that_is_not_what_its_head_says_is_refused() {
         let (files, pages) = image();
-        let error = files.open_base(&head(pages + 1)).unwrap_err();
+        let error = files.open_base(&head(pages + 1), None).unwrap_err();
         assert!(matches!(error, BadImage::PageCount { .. }), "{error}");
         files.table.set_len(100).unwrap();
-        assert!(matches!(files.open_base(&head(pages)), Err(BadImage::Pages(_))));
-        assert!(Hibernation::none().on_base(image().0.open_base(&head(pages)).unwrap()).is_err());
+        assert!(matches!(files.open_base(&head(pages), None), Err(BadImage::Pages(_))));
+        assert!(Hibernation::none().on_base(image().0.open_base(&head(pages), None).unwrap()).is_err());
     }
 
     #[test]
@@ -148,7 +150,8 @@ mod tests {
         let packing = Packing { encrypt: true, ..Packing::default() };
         let plan = SwapPlan { dir: Some(std::env::temp_dir()), packing, ..SwapPlan::default() };
         let hibernation = Hibernation::open(&HostPaths::of_new_process(), plan).unwrap();
-        assert!(hibernation.may_be_written().unwrap_err().contains("encrypted"));
-        assert!(Hibernation::none().may_be_written().is_err());
+        assert!(hibernation.may_be_written(false).unwrap_err().contains("encrypted"));
+        assert!(hibernation.may_be_written(true).is_ok());
+        assert!(Hibernation::none().may_be_written(true).is_err());
     }
 }

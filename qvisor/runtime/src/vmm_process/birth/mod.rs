@@ -21,7 +21,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use vmm::boot::BootSpec;
-use vmm::checkpoint::{ImageFiles, ImageHead};
+use vmm::checkpoint::{ImageFiles, ImageHead, PageKey};
 use vmm::hibernate::Hibernation;
 use vmm::sandbox::{Loaded, Sandbox};
 
@@ -43,11 +43,15 @@ pub(super) enum Beginning {
 
 impl Beginning {
     /// With a snapshot, whose files are these, and last where its working set is told; `None`: there are others.
-    pub(super) fn restore(records: BootSpec, head: ImageHead, mut files: Vec<OwnedFd>) -> Option<Self> {
+    pub(super) fn restore(
+        records: BootSpec,
+        (head, page_key): (ImageHead, Option<PageKey>),
+        mut files: Vec<OwnedFd>,
+    ) -> Option<Self> {
         // The files are an even number of them.
         let told = if files.len().is_multiple_of(2) { None } else { files.pop() };
         let files = ImageFiles::from_descriptors(files)?;
-        Some(Self::Restore(records, Box::new(RestorePlan { head, files, told })))
+        Some(Self::Restore(records, Box::new(RestorePlan { head, files, page_key, told })))
     }
 
     fn records(&self) -> &BootSpec {
@@ -83,7 +87,7 @@ impl Beginning {
         match self {
             Self::Boot(_) => Ok(hibernation),
             Self::Restore(_, plan) => {
-                let base = plan.files.open_base(&plan.head)?;
+                let base = plan.files.open_base(&plan.head, plan.page_key.as_ref())?;
                 hibernation.on_base(base).map_err(VmmError::NoHome)
             }
         }

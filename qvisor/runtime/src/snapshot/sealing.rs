@@ -1,0 +1,264 @@
+//! Snapshots whose content is sealed by a key of their user's: nothing of the sandbox's memory comes to the disk in the clear.
+//!
+//! Each file has a key of its own, derived from the user's and a number that was drawn for the snapshot. Pages are packed and sealed by
+//! partitions ([`vmm::checkpoint::ImageFiles::pack`]). The other files are sealed as *streams*: a head, and then their data in records.
+//!
+//! | bytes | a stream |
+//! |---|---|
+//! | 8 | `DORMSEAL` |
+//! | 8 | the length of the file that it is of |
+//! | the rest | records |
+//!
+//! | bytes | a record |
+//! |---|---|
+//! | 8 | where in the file its data are: behind those of the one before |
+//! | 4 | how many bytes, [`RECORD_BYTES`] at most |
+//! | that many + 16 | the data, by AES-256 in Galois/Counter Mode; the number of the record is the nonce, and these lengths are authenticated |
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+use vmm::checkpoint::{ImageFiles, PageKey};
+
+use super::Unfit;
+use super::digest::{end_of_data, next_data};
+use super::key::Key;
+
+const KIND: &[u8; 8] = b"DORMSEAL";
+/// Most bytes of a record's data.
+const RECORD_BYTES: usize = 256 << 10;
+const CONTEXT: &str = "dormouse 2026 snapshot content";
+const TAG_BYTES: usize = 16;
+
+/// The part of a manifest that says by which key a snapshot is sealed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SealedBy {
+    /// A number that was drawn for this snapshot, in hexadecimal digits.
+    salt: String,
+    /// Tells another key.
+    check: String,
+}
+
+/// The key of a snapshot's content. It is never shown.
+#[derive(Clone)]
+pub(crate) struct ContentKey {
+    key: [u8; 32],
+    by: SealedBy,
+}
+
+impl std::fmt::Debug for ContentKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ContentKey").field("by", &self.by).finish_non_exhaustive()
+    }
+}
+
+impl ContentKey {
+    /// One for a new snapshot.
+    pub(super) fn draw(of: &Key) -> io::Result<Self> {
+        let mut salt = [0; 32];
+        File::open("/dev/urandom")?.read_exact(&mut salt)?;
+        Ok(Self::with_salt(of, &blake3::Hash::from(salt)))
+    }
+
+    fn with_salt(of: &Key, salt: &blake3::Hash) -> Self {
+        let key = *of.derive(CONTEXT, salt.as_bytes()).as_bytes();
+        let check = blake3::keyed_hash(&key, b"check").to_hex().to_string();
+        Self { key, by: SealedBy { salt: salt.to_hex().to_string(), check } }
+    }
+
+    /// That of a snapshot that is there.
+    pub(super) fn find(of: &Key, by: &SealedBy) -> Result<Self, Unfit> {
+        let salt = blake3::Hash::from_hex(&by.salt)
+            .map_err(|_| Unfit::Damaged("it is sealed with no salt".into()))?;
+        let found = Self::with_salt(of, &salt);
+        if found.by == *by { Ok(found) } else { Err(Unfit::OtherKey) }
+    }
+
+    /// The words about it in a manifest.
+    pub(super) fn by(&self) -> &SealedBy {
+        &self.by
+    }
+
+    /// The key of a file.
+    fn of_file(&self, name: &str) -> PageKey {
+        *blake3::keyed_hash(&self.key, name.as_bytes()).as_bytes()
+    }
+
+    /// The key of pages.
+    pub(crate) fn of_pages(&self) -> PageKey {
+        self.of_file(super::PAGES)
+    }
+
+    /// Seals a file as a stream, to one that is empty.
+    pub(super) fn seal(&self, name: &str, from: &File, to: &File) -> io::Result<()> {
+        let cipher = Cipher::new(&self.of_file(name))?;
+        let len = from.metadata()?.len();
+        let mut out = BufWriter::new(to);
+        out.write_all(KIND)?;
+        out.write_all(&len.to_le_bytes())?;
+        let (mut at, mut number) = (0, 0);
+        let mut data = Vec::with_capacity(RECORD_BYTES + TAG_BYTES);
+        while let Some(start) = next_data(from, at)?.filter(|start| *start < len) {
+            let end = end_of_data(from, start, len);
+            let want = usize::try_from(end - start).unwrap_or(RECORD_BYTES).min(RECORD_BYTES);
+            data.resize(want, 0);
+            from.read_exact_at(&mut data, start)?;
+            let head = head_of(start, want);
+            cipher.seal(number, &head, &mut data)?;
+            out.write_all(&head)?;
+            out.write_all(&data)?;
+            (at, number) = (start + want as u64, number + 1);
+        }
+        out.flush()
+    }
+
+    /// Opens a stream, to a file in memory.
+    fn open(&self, name: &str, from: &File) -> Result<File, Unfit> {
+        let broken = || Unfit::Changed(name.into());
+        let to = in_memory()?;
+        let cipher = Cipher::new(&self.of_file(name))?;
+        let mut input = BufReader::new(from);
+        input.seek(SeekFrom::Start(0))?;
+        let mut head = [0; KIND.len() + 8];
+        input.read_exact(&mut head).map_err(|_| broken())?;
+        let (kind, len) = head.split_at(KIND.len());
+        if kind != KIND {
+            return Err(broken());
+        }
+        let len = number_of(len);
+        to.set_len(len)?;
+        let (mut number, mut behind) = (0, 0);
+        let mut data = Vec::with_capacity(RECORD_BYTES + TAG_BYTES);
+        let mut head = [0; 12];
+        while !std::io::BufRead::fill_buf(&mut input)?.is_empty() {
+            input.read_exact(&mut head).map_err(|_| broken())?;
+            let (at, count) = head.split_at(8);
+            let (at, count) = (number_of(at), number_of(count));
+            let is_good = at >= behind && count > 0 && count <= RECORD_BYTES as u64;
+            if !is_good || at.checked_add(count).is_none_or(|end| end > len) {
+                return Err(broken());
+            }
+            data.clear();
+            let sealed = count + TAG_BYTES as u64;
+            if input.by_ref().take(sealed).read_to_end(&mut data)? as u64 != sealed {
+                return Err(broken());
+            }
+            to.write_all_at(cipher.open(number, &head, &mut data).ok_or_else(broken)?, at)?;
+            (number, behind) = (number + 1, at + count);
+        }
+        Ok(to)
+    }
+
+    /// The files of a snapshot in the clear, in memory, but for the pages, which are opened one by one.
+    pub(super) fn open_files(&self, files: ImageFiles) -> Result<ImageFiles, Unfit> {
+        let open = |name, file: &File| self.open(name, file);
+        let kernel = open(super::KERNEL, &files.kernel)?;
+        let table = open(super::TABLE, &files.table)?;
+        Ok(ImageFiles { kernel, table, orphans: open(super::ORPHANS, &files.orphans)?, ..files })
+    }
+}
+
+/// A file in memory, which ends with its descriptors.
+pub(super) fn in_memory() -> io::Result<File> {
+    Ok(memfd_create(c"snapshot", MemfdFlags::CLOEXEC)?.into())
+}
+
+fn head_of(at: u64, len: usize) -> [u8; 12] {
+    let mut head = [0; 12];
+    let (place, count) = head.split_at_mut(8);
+    place.copy_from_slice(&at.to_le_bytes());
+    count.copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+    head
+}
+
+fn number_of(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// The cipher of one file.
+struct Cipher(LessSafeKey);
+
+impl Cipher {
+    fn new(key: &PageKey) -> io::Result<Self> {
+        let key = UnboundKey::new(&AES_256_GCM, key).map_err(|_| io::Error::other("a key cannot be used"))?;
+        Ok(Self(LessSafeKey::new(key)))
+    }
+
+    fn nonce(number: u64) -> Nonce {
+        let mut bytes = [0; 12];
+        bytes.iter_mut().zip(number.to_le_bytes()).for_each(|(to, from)| *to = from);
+        Nonce::assume_unique_for_key(bytes)
+    }
+
+    /// Seals data in place, with the tag behind them.
+    fn seal(&self, number: u64, head: &[u8], data: &mut Vec<u8>) -> io::Result<()> {
+        let sealed = self.0.seal_in_place_append_tag(Self::nonce(number), Aad::from(head), data);
+        sealed.map_err(|_| io::Error::other("a record cannot be sealed"))
+    }
+
+    /// Opens what was sealed so; `None`: it is not what was sealed.
+    fn open<'d>(&self, number: u64, head: &[u8], data: &'d mut [u8]) -> Option<&'d [u8]> {
+        self.0.open_in_place(Self::nonce(number), Aad::from(head), data).ok().map(|open| &*open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(byte: u8) -> ContentKey {
+        ContentKey::with_salt(&Key::of_bytes([byte; 32]), &blake3::hash(b"salt"))
+    }
+
+    fn bytes_of(file: &File) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_sparse_file_comes_back_by_its_key_and_name_alone() {
+        let from = in_memory().unwrap();
+        from.set_len(40 << 20).unwrap();
+        for at in [0, 3 << 20, (40 << 20) - 9] {
+            from.write_all_at(b"a secret", at).unwrap();
+        }
+        from.write_all_at(&vec![5; 3 * RECORD_BYTES], 20 << 20).unwrap();
+        let to = in_memory().unwrap();
+        key(1).seal("one", &from, &to).unwrap();
+        let sealed = bytes_of(&to);
+        assert!(sealed.len() < 2 << 20 && !sealed.windows(8).any(|bytes| bytes == b"a secret"));
+        assert!(bytes_of(&key(1).open("one", &to).unwrap()) == bytes_of(&from));
+        assert!(key(1).open("other", &to).is_err() && key(2).open("one", &to).is_err());
+        let changed = in_memory().unwrap();
+        for at in [0, 9, 16, 17, 24, 28, 40, sealed.len() / 2, sealed.len() - 1] {
+            let mut bytes = sealed.clone();
+            bytes[at] ^= 1;
+            changed.write_all_at(&bytes, 0).unwrap();
+            assert!(key(1).open("one", &changed).is_err(), "byte {at}");
+        }
+        changed.write_all_at(&sealed, 0).unwrap();
+        changed.set_len(sealed.len() as u64 - 20).unwrap();
+        assert!(key(1).open("one", &changed).is_err());
+        let empty = in_memory().unwrap();
+        let to = in_memory().unwrap();
+        key(1).seal("one", &empty, &to).unwrap();
+        assert!(bytes_of(&key(1).open("one", &to).unwrap()).is_empty());
+    }
+
+    #[test]
+    fn another_key_is_told() {
+        let (mine, other) = (Key::of_bytes([1; 32]), Key::of_bytes([2; 32]));
+        let drawn = ContentKey::draw(&mine).unwrap();
+        assert!(ContentKey::find(&mine, drawn.by()).unwrap().key == drawn.key);
+        assert!(matches!(ContentKey::find(&other, drawn.by()), Err(Unfit::OtherKey)));
+        assert_ne!(ContentKey::draw(&mine).unwrap().by(), drawn.by());
+        assert!(drawn.of_pages() != drawn.of_file("other"));
+        assert!(!format!("{drawn:?}").contains(&blake3::Hash::from(drawn.key).to_hex().to_string()));
+    }
+}
