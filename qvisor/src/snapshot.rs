@@ -10,7 +10,7 @@ use runtime::container::{self, Attended, CheckpointOptions, CreateOptions, Surro
 use runtime::front::{self, DoError, FromOptions};
 use runtime::preserved::Preserved;
 use runtime::settings::{Asked, NodeConfig};
-use runtime::snapshot::{self, Manifest, Opened, SnapshotError, Store, Unfit};
+use runtime::snapshot::{self, Manifest, Opened, SnapshotError, Store, Unfit, WorkingSet};
 use runtime::state::{Id, Root};
 use serde_json::json;
 use vmm::checkpoint::ImageTerms;
@@ -23,7 +23,7 @@ use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, remark, say, warn};
 use crate::log;
 use crate::show::millis;
-use crate::snapshot_args::{CheckpointArgs, Established, RestoreArgs, SnapshotCommand, place, place_of};
+use crate::snapshot_args::{CheckpointArgs, Established, RestoreArgs, SnapshotCommand, named_place, place};
 
 pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> Result<u8, Failure> {
     let since = Instant::now();
@@ -39,7 +39,7 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
             refuses_connections: args.established == Established::Refuse,
             ..ImageTerms::default()
         },
-        parent: args.parent.as_deref().map(place_of).transpose()?,
+        parent: args.parent.as_deref().map(named_place).transpose()?,
         codec: args.codec,
         key_file: args.key_file,
         progress: std::io::stderr().is_terminal().then_some(&show_progress),
@@ -94,7 +94,11 @@ pub fn restore(
     let (mut asked, surroundings) = (args.asked()?, args.surroundings());
     let node = NodeConfig::load(config)?;
     let place = place(args.image_path, args.snapshot.as_deref().unwrap_or(&args.id))?;
-    let opened = Store::of_user(&node)?.open(&place, args.key_file.as_deref())?;
+    let mut opened = Store::of_user(&node)?.open(&place, args.key_file.as_deref())?;
+    if let (Some(_), WorkingSet::Missing(_, recording)) = (&args.after, &mut opened.working_set) {
+        // The command would be in it, and most of the programs would not.
+        *recording = None;
+    }
     if opened.manifest.container.command.is_some() {
         return Err(SnapshotError::Unfit { place, why: Unfit::OfCommand }.into());
     }
@@ -117,19 +121,17 @@ pub fn restore(
         remark,
         warn,
     };
-    let Some(after) = args.after else {
-        return container::run(&options, preserved, args.detach, None, warn).or_else(coded);
-    };
     let after = |root: &Root, id: &Id| {
         let exec = ExecArgs {
             id: id.as_str().to_owned(),
-            command: vec!["/bin/sh".into(), "-c".into(), after.clone()],
+            command: vec!["/bin/sh".into(), "-c".into(), args.after.clone().unwrap_or_default()],
             no_input: true,
             ..ExecArgs::default()
         };
-        exec::run_in(root, exec, Preserved::default())
+        exec::run_in(root, exec, Preserved::default()).map_err(|error| error.to_string())
     };
-    container::run(&options, preserved, args.detach, Some(&after), warn)
+    let after = args.after.is_some().then_some(&after as _);
+    container::run(&options, preserved, args.detach, after, warn).or_else(coded)
 }
 
 /// The memory of what begins with a sealed snapshot is sealed as well when it comes to the disk.
@@ -154,7 +156,7 @@ pub fn run_clone(
 ) -> Result<u8, Failure> {
     let node = NodeConfig::load(config)?;
     let store = Store::of_user(&node)?;
-    let opened = store.open(&place_of(name)?, args.origin.key_file.as_deref())?;
+    let opened = store.open(&named_place(name)?, args.origin.key_file.as_deref())?;
     check_command(&args)?;
     let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let command = |root: &Root, id: &Id| {
@@ -265,8 +267,10 @@ fn list(store: &Store, json: bool) -> Result<u8, Failure> {
         return say(&(serde_json::to_string_pretty(&all)? + "\n"));
     }
     let width = all.iter().map(|one| one.name.len()).max().unwrap_or(0).max(12);
-    let mut text =
-        format!("{:width$}  {:20}  {:8}  {:>14}  CONTAINER\n", "NAME", "CREATED", "PLATFORM", "BYTES");
+    let mut text = format!(
+        "{:width$}  {:20}  {:8}  {:>14}  {:>14}  CONTAINER\n",
+        "NAME", "CREATED", "PLATFORM", "BYTES", "SHARED"
+    );
     for one in &all {
         let manifest = one.manifest.as_ref();
         let created = manifest.map_or("-", |manifest| &manifest.created);
@@ -274,8 +278,8 @@ fn list(store: &Store, json: bool) -> Result<u8, Failure> {
         let container = manifest.map_or("not this host's, or damaged", |manifest| &manifest.container.id);
         writeln!(
             text,
-            "{:width$}  {created:20}  {platform:8}  {:>14}  {container}",
-            one.name, one.disk_bytes
+            "{:width$}  {created:20}  {platform:8}  {:>14}  {:>14}  {container}",
+            one.name, one.disk_bytes, one.below_bytes
         )?;
     }
     say(&text)

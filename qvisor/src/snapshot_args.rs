@@ -197,7 +197,7 @@ impl Which {
 }
 
 /// The place of a snapshot by its name, or by the absolute path of its directory.
-pub fn place_of(name: &str) -> Result<Place, SnapshotError> {
+pub fn named_place(name: &str) -> Result<Place, SnapshotError> {
     // No name begins with a slash.
     place(name.starts_with('/').then(|| PathBuf::from(name)), name)
 }

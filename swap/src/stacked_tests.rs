@@ -201,16 +201,17 @@ fn tables_that_lie_about_other_files_are_refused() {
         tables::seal(&mut bytes);
         PageSums::parse(&bytes, PAGES)
     };
-    let at = 16 + 24;
+    const AT: usize = 16 + 24;
     assert_eq!(parse(&|_| ()).unwrap().below(), image.tables()[0].below());
-    let cases: [(&str, &dyn Fn(&mut Vec<u8>)); 7] = [
-        ("no file", &|bytes| bytes[at..at + 4].fill(0)),
-        ("too many files", &|bytes| bytes[at] = 9),
-        ("another file, which is missing", &|bytes| bytes[at] = 2),
-        ("more words than there are", &|bytes| bytes[at + 4] = 200),
-        ("words without end", &|bytes| bytes[at + 4..at + 8].fill(0xff)),
-        ("its own page in another file", &|bytes| bytes[at + 9] |= 1),
-        ("a page that cannot be", &|bytes| bytes[at + 8 + 8 * 4 + 7] |= 0x80),
+    type Change = dyn Fn(&mut Vec<u8>);
+    let cases: [(&str, &Change); 7] = [
+        ("no file", &|bytes| bytes[AT..AT + 4].fill(0)),
+        ("too many files", &|bytes| bytes[AT] = 9),
+        ("another file, which is missing", &|bytes| bytes[AT] = 2),
+        ("more words than there are", &|bytes| bytes[AT + 4] = 200),
+        ("words without end", &|bytes| bytes[AT + 4..AT + 8].fill(0xff)),
+        ("its own page in another file", &|bytes| bytes[AT + 9] |= 1),
+        ("a page that cannot be", &|bytes| bytes[AT + 8 + 8 * 4 + 7] |= 0x80),
     ];
     for (what, change) in cases {
         assert!(parse(change).is_err(), "{what}");

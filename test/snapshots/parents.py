@@ -97,6 +97,20 @@ def asleep(world):
         world.dormouse("hibernate", container.id)
         parent, own, left = on(container, parent, leave=turn == 0)
         check(own < left, f"{own} pages were written, and {left} left")
+        # Nothing has changed since.
+        same, own, left = on(container, parent, codec="lz4") if turn == 0 else (None, 0, 0)
+        if same:
+            check(own == 0, f"{own} pages of a sleeper were written again")
+            hidden = [file for file in os.listdir(world.snapshots / same) if file.startswith(".")]
+            check(not hidden, f"there is {hidden}")
+            world.dormouse("snapshot", "verify", same)
+            asked = container.asked
+            container.delete(force=True)
+            container.restore(same)
+            container.call("step")
+            container.delete(force=True)
+            container.asked = asked
+            container.restore(parent)
         if turn:
             container.delete()
             container.restore(parent)

@@ -26,11 +26,7 @@ pub(super) fn handle(event: &Event, round: u64) {
                 hibernate::idle::note_visit();
             }
             if told.for_any || sched::woken_in_pause() != woken {
-                if told.is_socket {
-                    hibernate::wake_event_of(WakeEvent::Socket, event.token);
-                } else {
-                    hibernate::wake_event(WakeEvent::Stream);
-                }
+                came(told.is_socket, event.token);
             }
         }
         hc::EVENT_SIGNAL => {
@@ -74,6 +70,15 @@ pub(super) fn handle(event: &Event, round: u64) {
         hc::EVENT_IMAGE_OVER => hibernate::snapshot::image_is_over(),
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),
         _ => {}
+    }
+}
+
+/// Something has come for tasks, by a socket with this token or by another stream.
+fn came(is_socket: bool, token: u64) {
+    if is_socket {
+        hibernate::wake_event_of(WakeEvent::Socket, token);
+    } else {
+        hibernate::wake_event(WakeEvent::Stream);
     }
 }
 

@@ -303,7 +303,7 @@ impl Run for Task {
     fn has_cause(&self) -> bool {
         self.has_pending()
             || self.process.stopped.load(Ordering::SeqCst)
-            || self.process.container.pause.is_wanted()
+            || self.process.container.rests(&self.process)
     }
 
     fn is_to_end(&self) -> bool {

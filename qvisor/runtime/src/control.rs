@@ -97,7 +97,7 @@ pub enum Order {
     /// once they are written. Then the sandbox ends as if it were killed, or (`leave_running`) is as it was before. Refused
     /// while there are connections, if `refuses_connections`. With `leave_running` and `copies_files` an empty answer comes before,
     /// upon which the asker has the time to copy the sandbox's files; it says [`KEPT`] once it has, and the sandbox may go on.
-    /// Pages that an image in the files `parent` has are left to it; their tables come behind the four.
+    /// Pages that another image has are left to it: `parent` names the files of its pages, and the tables of those come behind the four.
     Checkpoint {
         #[serde(default)]
         leave_running: bool,
@@ -115,7 +115,8 @@ pub enum Order {
     Proceed,
     /// The container's first process begins. Answered once it does.
     Start,
-    /// A container that began with a snapshot, and was not started, is to rest once it is: only what comes in by exec runs, until [`Self::GoOn`].
+    /// A container that began with a snapshot, and was not started, is to rest once it is: only what comes in by exec runs, until
+    /// [`Self::GoOn`].
     RestAtStart,
     /// The container goes on that rested at its start.
     GoOn,

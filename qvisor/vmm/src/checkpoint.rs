@@ -190,19 +190,21 @@ impl ImageFiles {
     }
 
     /// Packs the pages, which lie in their file as they were written, to other files, which are empty: of pages, and of their table. With a
-    /// key they are sealed; by it nothing else is. `goes_on` is asked now and then.
+    /// key they are sealed; by it nothing else is. `goes_on` is asked now and then. Result: whether its own file has any.
     pub fn pack(
         &self,
         head: &ImageHead,
         how: (Style, Option<&PageKey>),
         to: (&File, &File),
         goes_on: &dyn Fn() -> bool,
-    ) -> Result<(), BadImage> {
+    ) -> Result<bool, BadImage> {
         // Whoever wrote it may be a stranger, and it is read here as a whole.
         if self.table.metadata()?.len() > PageSums::plain_bytes_max(head.pages, head.pages_end()) {
             return Err(BaseError::Damaged { what: "it is longer than its pages" }.into());
         }
-        Ok(swap::pack_base((&self.pages, &self.sums(head)?), how, to, goes_on)?)
+        let sums = self.sums(head)?;
+        swap::pack_base((&self.pages, &sums), how, to, goes_on)?;
+        Ok(!sums.present().is_empty())
     }
 
     /// The kernel's memory, for [`crate::sandbox::Sandbox::load`].

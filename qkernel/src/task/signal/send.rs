@@ -161,7 +161,7 @@ fn queue(process: &Arc<Process>, to: To<'_>, info: SigInfo, after: &mut After) -
     // A signal that ends the process does so at once, as no thread would make anything else of it. In a pause that waits.
     after.kill = open
         && !is_protected
-        && !process.container.pause.is_wanted()
+        && !process.container.rests(process)
         && action.handler == SIG_DFL
         && DefaultAction::of(signal) == DefaultAction::Terminate;
     after.attention = Some(taker);

@@ -181,7 +181,11 @@ impl Taking<'_> {
         let files = self.making.begin_packing()?;
         let goes_on = || imaged.stands_still();
         let pack = || self.making.pack(head, style, &files, &goes_on);
-        with_progress(&|| files.written_bytes(), options.progress, pack)?;
+        if !with_progress(&|| files.written_bytes(), options.progress, pack)? {
+            // All of them are in other files.
+            self.making.leave_unpacked()?;
+            return Ok(None);
+        }
         self.making.take_packed(style, files)?;
         Ok(Some(micros(since.elapsed())))
     }
@@ -192,8 +196,8 @@ impl Taking<'_> {
         let files = self.making.begin_sealing()?;
         let goes_on = || imaged.stands_still();
         let seal = || self.making.seal(&imaged.image.head, options.codec, &files, &goes_on);
-        with_progress(&|| files.written_bytes(), options.progress, seal)?;
-        self.making.take_sealed(options.codec, files);
+        let has_pages = with_progress(&|| files.written_bytes(), options.progress, seal)?;
+        self.making.take_sealed(has_pages.then_some(options.codec), files);
         Ok(micros(since.elapsed()))
     }
 

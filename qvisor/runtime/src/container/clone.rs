@@ -46,7 +46,7 @@ pub fn run_clone<E: From<ContainerError>>(
     };
     let mut leash = start_watcher(&options, &layer, warn).map_err(failed)?;
     let result = match attended {
-        Attended::First => run(&options, Preserved::default(), false, None, warn),
+        Attended::First => run(&options, Preserved::default(), false, None, warn).map_err(E::from),
         Attended::Further(command) => run_beside(&options, command, warn),
     };
     remove(&layer, warn);

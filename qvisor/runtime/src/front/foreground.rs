@@ -131,6 +131,8 @@ impl Front {
                 match self.report() {
                     Some(Report::Started) => {
                         started.take().into_iter().for_each(|started| started());
+                        // Whatever collected signals meanwhile may have taken the news of its end.
+                        self.look_for_end();
                         footprint::trim();
                     }
                     Some(Report::Prepared { pid }) => match prepared.take().map(|prepared| prepared(pid)) {
@@ -184,13 +186,17 @@ impl Front {
         report(&mut self.channel)
     }
 
+    fn look_for_end(&mut self) {
+        process::reap_ended(|pid, status| {
+            if pid == self.vmm {
+                self.status = Some(status);
+            }
+        });
+    }
+
     fn handle(&mut self, arrived: process::Arrived) {
         match arrived.signal {
-            libc::SIGCHLD => process::reap_ended(|pid, status| {
-                if pid == self.vmm {
-                    self.status = Some(status);
-                }
-            }),
+            libc::SIGCHLD => self.look_for_end(),
             libc::SIGWINCH => self.send_size(),
             signal => {
                 self.send(Order::Kill { signal, foreground: arrived.from_kernel, all: false });

@@ -58,7 +58,7 @@ pub struct Making {
     below: Vec<BelowPages>,
     /// The codec that has packed the pages, if they are packed.
     codec: Option<Style>,
-    /// What comes to the disk is sealed by it; until then the files are in memory.
+    /// The key that seals what comes to the disk; until then the files are in memory.
     key: Option<ContentKey>,
     is_done: bool,
 }
@@ -105,7 +105,7 @@ impl Making {
         key: Option<ContentKey>,
     ) -> Result<Self, SnapshotError> {
         let failed = |(what, source)| SnapshotError::Make { place: place.clone(), what, source };
-        let (above, name) = place_of(path).map_err(|error| failed(("finding its place", error)))?;
+        let (above, name) = above_of(path).map_err(|error| failed(("finding its place", error)))?;
         let is_named = matches!(place, Place::Named(_));
         // In a directory that is no store there may be anything.
         remove_abandoned(above.as_fd(), (!is_named).then_some(&*name));
@@ -204,14 +204,14 @@ impl Making {
         Ok(PackedFiles { pages: new(FRESH_PAGES)?, table: new(FRESH_TABLE)? })
     }
 
-    /// Packs the pages, which are all written.
+    /// Packs the pages, which are all written. Result: whether its own file has any.
     pub(crate) fn pack(
         &self,
         head: &ImageHead,
         style: Style,
         to: &PackedFiles,
         goes_on: &dyn Fn() -> bool,
-    ) -> Result<(), SnapshotError> {
+    ) -> Result<bool, SnapshotError> {
         // They are a VMM's words, and memory is taken here by them.
         Host::this().check_sizes(head).map_err(|why| why.at(&self.place))?;
         self.pack_by(head, (style, None), (&to.pages, &to.table), goes_on)
@@ -223,7 +223,7 @@ impl Making {
         how: (Style, Option<&PageKey>),
         to: (&File, &File),
         goes_on: &dyn Fn() -> bool,
-    ) -> Result<(), SnapshotError> {
+    ) -> Result<bool, SnapshotError> {
         self.files.pack(head, how, to, goes_on).map_err(|error| match error {
             BadImage::File(source) => self.failed("packing its pages", source),
             error => self.failed("packing its pages", io::Error::other(error)),
@@ -241,29 +241,36 @@ impl Making {
         files.map(SealedFiles).map_err(|error| self.failed("making its files", error))
     }
 
-    /// Seals all files, which are written, the pages packed.
+    /// Seals all files, which are written, the pages packed. Result: whether there are any.
     pub(crate) fn seal(
         &self,
         head: &ImageHead,
         style: Style,
         SealedFiles(to): &SealedFiles,
         goes_on: &dyn Fn() -> bool,
-    ) -> Result<(), SnapshotError> {
+    ) -> Result<bool, SnapshotError> {
         let what = "sealing its content";
         let Some(key) = &self.key else { return Err(self.failed(what, io::ErrorKind::Unsupported.into())) };
         // They are a VMM's words, and memory is taken here by them.
         Host::this().check_sizes(head).map_err(|why| why.at(&self.place))?;
         let failed = |error| self.failed(what, error);
         let table = sealing::in_memory().map_err(failed)?;
-        self.pack_by(head, (style, Some(&key.of_pages())), (&to.pages, &table), goes_on)?;
+        let has_pages = self.pack_by(head, (style, Some(&key.of_pages())), (&to.pages, &table), goes_on)?;
         key.seal(TABLE, &table, &to.table).map_err(failed)?;
         key.seal(KERNEL, &self.files.kernel, &to.kernel).map_err(failed)?;
-        key.seal(ORPHANS, &self.files.orphans, &to.orphans).map_err(failed)
+        key.seal(ORPHANS, &self.files.orphans, &to.orphans).map_err(failed)?;
+        Ok(has_pages)
     }
 
     /// Sealed files take the place of those in memory.
-    pub(crate) fn take_sealed(&mut self, style: Style, SealedFiles(files): SealedFiles) {
-        (self.files, self.codec) = (files, Some(style));
+    pub(crate) fn take_sealed(&mut self, style: Option<Style>, SealedFiles(files): SealedFiles) {
+        (self.files, self.codec) = (files, style);
+    }
+
+    /// There were none to be packed.
+    pub(crate) fn leave_unpacked(&self) -> Result<(), SnapshotError> {
+        let removed = [FRESH_PAGES, FRESH_TABLE].iter().try_for_each(|name| self.directory.remove_file(name));
+        removed.map_err(|error| self.failed("removing its files", error))
     }
 
     /// Packed pages take the place of the others.
@@ -374,7 +381,7 @@ pub(super) fn blocks_of(file: &File) -> u64 {
 }
 
 /// The directory above, whoever's it is, and the name in it.
-fn place_of(path: &Path) -> io::Result<(OwnedFd, OsString)> {
+fn above_of(path: &Path) -> io::Result<(OwnedFd, OsString)> {
     let path = std::path::absolute(path)?;
     let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::IsADirectory))?.to_owned();
     let above = path.parent().unwrap_or(Path::new("/"));

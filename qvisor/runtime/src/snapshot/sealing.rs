@@ -12,14 +12,14 @@
 //! | bytes | a record |
 //! |---|---|
 //! | 8 | where in the file its data are: behind those of the one before |
-//! | 4 | how many bytes, [`RECORD_BYTES`] at most |
-//! | that many + 16 | the data, by AES-256 in Galois/Counter Mode; the number of the record is the nonce, and these lengths are authenticated |
+//! | 4 | how many bytes, [`RECORD_BYTES`] at most; 0: this is the last record, and its place is the file's length |
+//! | that many + 16 | the data, by AES-256 in Galois/Counter Mode; the number of the record is the nonce, and what comes before is authenticated |
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use vmm::checkpoint::{ImageFiles, PageKey};
@@ -33,6 +33,8 @@ const KIND: &[u8; 8] = b"DORMSEAL";
 const RECORD_BYTES: usize = 256 << 10;
 const CONTEXT: &str = "dormouse 2026 snapshot content";
 const TAG_BYTES: usize = 16;
+const HEAD_BYTES: usize = KIND.len() + 8;
+const RECORD_HEAD_BYTES: usize = 12;
 
 /// The part of a manifest that says by which key a snapshot is sealed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,50 +98,51 @@ impl ContentKey {
 
     /// Seals a file as a stream, to one that is empty.
     pub(super) fn seal(&self, name: &str, from: &File, to: &File) -> io::Result<()> {
-        let cipher = Cipher::new(&self.of_file(name))?;
         let len = from.metadata()?.len();
+        let mut stream = Stream::new(&self.of_file(name), stream_head(len))?;
         let mut out = BufWriter::new(to);
-        out.write_all(KIND)?;
-        out.write_all(&len.to_le_bytes())?;
-        let (mut at, mut number) = (0, 0);
+        out.write_all(&stream.head)?;
+        let mut at = 0;
         let mut data = Vec::with_capacity(RECORD_BYTES + TAG_BYTES);
-        while let Some(start) = next_data(from, at)?.filter(|start| *start < len) {
-            let end = end_of_data(from, start, len);
+        loop {
+            let start = next_data(from, at)?.filter(|start| *start < len).unwrap_or(len);
+            let end = if start < len { end_of_data(from, start, len) } else { len };
             let want = usize::try_from(end - start).unwrap_or(RECORD_BYTES).min(RECORD_BYTES);
             data.resize(want, 0);
             from.read_exact_at(&mut data, start)?;
-            let head = head_of(start, want);
-            cipher.seal(number, &head, &mut data)?;
+            let head = record_head(start, want);
+            stream.seal(&head, &mut data)?;
             out.write_all(&head)?;
             out.write_all(&data)?;
-            (at, number) = (start + want as u64, number + 1);
+            if want == 0 {
+                return out.flush();
+            }
+            at = start + want as u64;
         }
-        out.flush()
     }
 
     /// Opens a stream, to a file in memory.
     fn open(&self, name: &str, from: &File) -> Result<File, Unfit> {
         let broken = || Unfit::Changed(name.into());
         let to = in_memory()?;
-        let cipher = Cipher::new(&self.of_file(name))?;
         let mut input = BufReader::new(from);
         input.seek(SeekFrom::Start(0))?;
-        let mut head = [0; KIND.len() + 8];
+        let mut head = [0; HEAD_BYTES];
         input.read_exact(&mut head).map_err(|_| broken())?;
-        let (kind, len) = head.split_at(KIND.len());
-        if kind != KIND {
+        let len = number_of(head.get(KIND.len()..).unwrap_or_default());
+        if head != stream_head(len) {
             return Err(broken());
         }
-        let len = number_of(len);
+        let mut stream = Stream::new(&self.of_file(name), head)?;
         to.set_len(len)?;
-        let (mut number, mut behind) = (0, 0);
+        let mut behind = 0;
         let mut data = Vec::with_capacity(RECORD_BYTES + TAG_BYTES);
-        let mut head = [0; 12];
-        while !std::io::BufRead::fill_buf(&mut input)?.is_empty() {
+        let mut head = [0; RECORD_HEAD_BYTES];
+        loop {
             input.read_exact(&mut head).map_err(|_| broken())?;
             let (at, count) = head.split_at(8);
             let (at, count) = (number_of(at), number_of(count));
-            let is_good = at >= behind && count > 0 && count <= RECORD_BYTES as u64;
+            let is_good = at >= behind && count <= RECORD_BYTES as u64;
             if !is_good || at.checked_add(count).is_none_or(|end| end > len) {
                 return Err(broken());
             }
@@ -148,10 +151,14 @@ impl ContentKey {
             if input.by_ref().take(sealed).read_to_end(&mut data)? as u64 != sealed {
                 return Err(broken());
             }
-            to.write_all_at(cipher.open(number, &head, &mut data).ok_or_else(broken)?, at)?;
-            (number, behind) = (number + 1, at + count);
+            let open = stream.open(&head, &mut data).ok_or_else(broken)?;
+            if count == 0 {
+                let is_end = at == len && input.fill_buf()?.is_empty();
+                return if is_end { Ok(to) } else { Err(broken()) };
+            }
+            to.write_all_at(open, at)?;
+            behind = at + count;
         }
-        Ok(to)
     }
 
     /// The files of a snapshot in the clear, in memory, but for the pages, which are opened one by one.
@@ -168,11 +175,18 @@ pub(super) fn in_memory() -> io::Result<File> {
     Ok(memfd_create(c"snapshot", MemfdFlags::CLOEXEC)?.into())
 }
 
-fn head_of(at: u64, len: usize) -> [u8; 12] {
-    let mut head = [0; 12];
-    let (place, count) = head.split_at_mut(8);
-    place.copy_from_slice(&at.to_le_bytes());
-    count.copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+fn stream_head(len: u64) -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    let bytes = KIND.iter().copied().chain(len.to_le_bytes());
+    head.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+    head
+}
+
+fn record_head(at: u64, len: usize) -> [u8; RECORD_HEAD_BYTES] {
+    let mut head = [0; RECORD_HEAD_BYTES];
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    let bytes = at.to_le_bytes().into_iter().chain(len.to_le_bytes());
+    head.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
     head
 }
 
@@ -180,30 +194,39 @@ fn number_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// The cipher of one file.
-struct Cipher(LessSafeKey);
+/// The cipher of one stream.
+struct Stream {
+    key: LessSafeKey,
+    head: [u8; HEAD_BYTES],
+    /// The number of the next record.
+    next: u64,
+}
 
-impl Cipher {
-    fn new(key: &PageKey) -> io::Result<Self> {
+impl Stream {
+    fn new(key: &PageKey, head: [u8; HEAD_BYTES]) -> io::Result<Self> {
         let key = UnboundKey::new(&AES_256_GCM, key).map_err(|_| io::Error::other("a key cannot be used"))?;
-        Ok(Self(LessSafeKey::new(key)))
+        Ok(Self { key: LessSafeKey::new(key), head, next: 0 })
     }
 
-    fn nonce(number: u64) -> Nonce {
-        let mut bytes = [0; 12];
-        bytes.iter_mut().zip(number.to_le_bytes()).for_each(|(to, from)| *to = from);
-        Nonce::assume_unique_for_key(bytes)
+    /// The nonce of the next record, and what is authenticated with it.
+    fn step(&mut self, head: &[u8; RECORD_HEAD_BYTES]) -> (Nonce, Aad<Vec<u8>>) {
+        let mut nonce = [0; NONCE_LEN];
+        nonce.iter_mut().zip(self.next.to_le_bytes()).for_each(|(to, from)| *to = from);
+        self.next += 1;
+        (Nonce::assume_unique_for_key(nonce), Aad::from([&self.head[..], head].concat()))
     }
 
-    /// Seals data in place, with the tag behind them.
-    fn seal(&self, number: u64, head: &[u8], data: &mut Vec<u8>) -> io::Result<()> {
-        let sealed = self.0.seal_in_place_append_tag(Self::nonce(number), Aad::from(head), data);
+    /// Seals a record's data in place, with the tag behind them.
+    fn seal(&mut self, head: &[u8; RECORD_HEAD_BYTES], data: &mut Vec<u8>) -> io::Result<()> {
+        let (nonce, aad) = self.step(head);
+        let sealed = self.key.seal_in_place_append_tag(nonce, aad, data);
         sealed.map_err(|_| io::Error::other("a record cannot be sealed"))
     }
 
     /// Opens what was sealed so; `None`: it is not what was sealed.
-    fn open<'d>(&self, number: u64, head: &[u8], data: &'d mut [u8]) -> Option<&'d [u8]> {
-        self.0.open_in_place(Self::nonce(number), Aad::from(head), data).ok().map(|open| &*open)
+    fn open<'d>(&mut self, head: &[u8; RECORD_HEAD_BYTES], data: &'d mut [u8]) -> Option<&'d [u8]> {
+        let (nonce, aad) = self.step(head);
+        self.key.open_in_place(nonce, aad, data).ok().map(|open| &*open)
     }
 }
 
@@ -236,15 +259,17 @@ mod tests {
         assert!(bytes_of(&key(1).open("one", &to).unwrap()) == bytes_of(&from));
         assert!(key(1).open("other", &to).is_err() && key(2).open("one", &to).is_err());
         let changed = in_memory().unwrap();
-        for at in [0, 9, 16, 17, 24, 28, 40, sealed.len() / 2, sealed.len() - 1] {
+        for at in [0, 8, 9, 15, 16, 17, 24, 28, 40, sealed.len() / 2, sealed.len() - 1] {
             let mut bytes = sealed.clone();
             bytes[at] ^= 1;
             changed.write_all_at(&bytes, 0).unwrap();
             assert!(key(1).open("one", &changed).is_err(), "byte {at}");
         }
         changed.write_all_at(&sealed, 0).unwrap();
-        changed.set_len(sealed.len() as u64 - 20).unwrap();
-        assert!(key(1).open("one", &changed).is_err());
+        changed.set_len(sealed.len() as u64 - (RECORD_HEAD_BYTES + TAG_BYTES) as u64).unwrap();
+        assert!(key(1).open("one", &changed).is_err(), "without its last record");
+        changed.write_all_at(&[sealed.clone(), vec![0]].concat(), 0).unwrap();
+        assert!(key(1).open("one", &changed).is_err(), "something follows");
         let empty = in_memory().unwrap();
         let to = in_memory().unwrap();
         key(1).seal("one", &empty, &to).unwrap();
