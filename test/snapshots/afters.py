@@ -98,7 +98,8 @@ def waits(world):
     name, _ = container.checkpoint()
     container.delete()
     for more in (("--detach",), ()):
-        words = ("restore", *more, "--snapshot", name, "--bundle", container.bundle, "--swap-dir", world.swap, "--after", "touch /srv/here; sleep 100")
+        words = ("restore", *more, "--snapshot", name, "--bundle", container.bundle, "--swap-dir", world.swap,
+                 "--after", "touch /srv/here; sleep 100")
         (container.srv / "here").unlink(missing_ok=True)
         with open(container.log, "ab") as log:
             command = subprocess.Popen([DORMOUSE, *map(str, words), container.id], stdin=subprocess.DEVNULL, stdout=log, stderr=log,

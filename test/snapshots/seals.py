@@ -61,7 +61,8 @@ def sealed(world):
             container.asked = asked
             container.restore(name, "--key-file", key)
             container.call("step")
-        clone = world.dormouse("do", "--from", name, "--key-file", key, "--port", f"{container.port}={container.port + 700}", "--", "/bin/echo", "hello")
+        ports = f"{container.port}={container.port + 700}"
+        clone = world.dormouse("do", "--from", name, "--key-file", key, "--port", ports, "--", "/bin/echo", "hello")
         check(clone.stdout == "hello\n", f"a clone said {clone.stdout!r}")
         container.delete(force=True)
     check(not world.left_overs(), f"there are {world.left_overs()}")
