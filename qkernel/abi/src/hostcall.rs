@@ -346,8 +346,13 @@ pub const PLACED: u32 = 84;
 /// connection that has been reset. Result: a handle.
 pub const LOST: u32 = 85;
 /// (first frame number, count): the content of frames goes that [stayed](SwapOut::stays) in memory, since others get them. With a count of 0
-/// nothing does. Result: 1 while an image of what stayed is written, and 0 once nobody wants it any more.
+/// nothing does. Result: [`KEEP_IMAGE`], [`KEEP_KNOWN`], or 0 once nobody wants it any more.
 pub const KEEP: u32 = 86;
+/// Result of [`KEEP`]: an image of what stayed is written, or is about to be.
+pub const KEEP_IMAGE: u64 = 1;
+/// Result of [`KEEP`]: an image has what stayed. Whatever of it is absent still when content stays again need not be listed: it is as that
+/// image has it.
+pub const KEEP_KNOWN: u64 = 2;
 /// (handle of a regular file, offset): the image that is being taken keeps the file's content, from the offset on in its file of those.
 /// Result: bytes. `-ENODEV`: there is no such image.
 pub const KEEP_CONTENT: u32 = 30;

@@ -31,6 +31,10 @@ pub(super) fn run(frozen: &Frozen, stays: bool) -> Result<HibernateReport, Obsta
     if residency::is_staying() {
         return Err(Obstacle::Busy);
     }
+    if !stays {
+        // All of it goes to its home.
+        residency::end_stay();
+    }
     let mut report = HibernateReport::default();
     fs::caches::shrink();
     let spaces = AddressSpace::all();

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{self, AtFlags, StatxFlags};
 use serde::{Deserialize, Serialize};
-use swap::{BaseError, PageId, PageSums, Parent};
+use swap::{BaseError, Bits, PageId, PageSums, Parent};
 
 use super::BadImage;
 use crate::memory::frames_of;
@@ -59,6 +59,17 @@ impl KnownParent {
     /// The pages.
     pub(crate) fn pages(&mut self) -> &mut Parent {
         &mut self.pages
+    }
+
+    /// The files of an image that has these pages, those that are left to the parent's among them, and its own in this file.
+    pub(crate) fn known(&self, mut all: Bits, own: &File) -> Option<Vec<(FileId, Bits)>> {
+        let mut known = Vec::new();
+        for (place, left) in self.pages.used() {
+            left.ids().for_each(|id| all.clear(id));
+            known.push((*self.files.get(place)?, left.clone()));
+        }
+        known.push((FileId::of(own).ok()?, all));
+        Some(known)
     }
 
     /// The places of those of its files that pages are left to.

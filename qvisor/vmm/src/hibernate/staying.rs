@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::PAGE_SIZE;
+use abi::hostcall as hc;
 use abi::layout::USER_PHYS;
 use swap::{Bits, ExportError, FileBase, Page, PageBytes, PageId};
 
@@ -41,6 +42,9 @@ struct State {
     pages: Bits,
     /// Pages that are stored, and belong to the image as well.
     kept: Bits,
+    /// Pages that have not been reached since an image was written which goes on being known, and the files of it that have them.
+    unchanged: Bits,
+    known: Vec<(FileId, Bits)>,
     /// Of `pages` those whose content is in memory alone.
     left: Bits,
     /// The content of others that are to be written.
@@ -61,6 +65,8 @@ enum Phase {
     Waiting,
     /// One is written.
     Writing,
+    /// One is written, and known: the next may leave to it whatever has not been reached.
+    Known,
 }
 
 impl Default for Staying {
@@ -93,9 +99,28 @@ impl Staying {
         self.is_begun.load(Ordering::Acquire)
     }
 
-    /// The sandbox sleeps. These pages have stayed where they are; those stored earlier that belong to it are `kept`.
+    /// The sandbox sleeps. These pages have stayed where they are; `kept` are those that belong to it, and were stored earlier or have not been
+    /// reached since they stayed.
     pub fn begin(&self, pages: impl Iterator<Item = PageId>, kept: Bits) {
-        *self.state() = State { pages: pages.collect(), kept, ..State::default() };
+        let mut state = self.state();
+        let before = std::mem::take(&mut *state);
+        *state = State { pages: pages.collect(), ..State::default() };
+        if self.is_in(Phase::Known) {
+            for id in kept.ids() {
+                if before.pages.has(id) {
+                    state.pages.set(id);
+                } else {
+                    state.kept.set(id);
+                }
+                if before.pages.has(id) || before.kept.has(id) {
+                    state.unchanged.set(id);
+                }
+            }
+            state.known = before.known;
+        } else {
+            state.kept = kept;
+        }
+        drop(state);
         self.phase.store(Phase::Waiting as u8, Ordering::SeqCst);
         self.is_begun.store(true, Ordering::Release);
     }
@@ -122,9 +147,18 @@ impl Staying {
         self.is_begun()
     }
 
-    /// Whether the pages are wanted still.
+    /// Whether the pages are wanted still for an image.
     pub fn is_wanted(&self) -> bool {
-        !self.is_in(Phase::Over)
+        self.is_in(Phase::Waiting) || self.is_in(Phase::Writing)
+    }
+
+    /// The result of `KEEP`.
+    fn wanted(&self) -> u64 {
+        match self.phase.load(Ordering::SeqCst) {
+            phase if phase == Phase::Over as u8 => 0,
+            phase if phase == Phase::Known as u8 => hc::KEEP_KNOWN,
+            _ => hc::KEEP_IMAGE,
+        }
     }
 
     /// Takes those out of `pages` that have stayed, as far as `how` asks for them. Those that come are returned; others of them do not.
@@ -198,12 +232,29 @@ impl Staying {
         Ok(Some(all))
     }
 
-    /// The image is over. Result: why it could not be written, if it could not.
-    fn end_image(&self) -> Option<String> {
-        self.phase.store(Phase::Over as u8, Ordering::SeqCst);
+    /// The image is over. `known`: its files, by which it goes on being known if it could be written. Result: why it could not be written, if
+    /// it could not.
+    fn end_image(&self, known: Option<Vec<(FileId, Bits)>>) -> Option<String> {
         let mut state = self.state();
-        (state.left, state.saved, state.image) = Default::default();
+        (state.left, state.saved, state.image, state.unchanged) = Default::default();
+        let phase = if known.is_some() && state.error.is_none() { Phase::Known } else { Phase::Over };
+        state.known = known.unwrap_or_default();
+        self.phase.store(phase as u8, Ordering::SeqCst);
         state.error.take()
+    }
+
+    /// Leaves pages to the parent of an image that has begun, which have not been reached since the parent, or what has them from the same
+    /// file, was written.
+    fn leave_unchanged(&self, image: &ImagePages, parent: &mut KnownParent) {
+        let mut state = self.state();
+        let State { unchanged, known, left, .. } = &mut *state;
+        for (file, pages) in &*known {
+            for id in pages.ids().filter(|id| unchanged.has(*id) && image.pages.has(*id)) {
+                if parent.leave_to(*file, id) {
+                    left.clear(id);
+                }
+            }
+        }
     }
 
     /// Copies pages out of memory that the image has not got. Result: those that it had.
@@ -276,7 +327,7 @@ impl Hibernation {
     pub(crate) fn keep(&self, memory: &SandboxMemory, first: u64, count: u64) -> i64 {
         let number = |number| PageId::try_from(number).unwrap_or(PageId::MAX);
         self.staying.keep(memory, number(first)..number(first.saturating_add(count)));
-        self.staying.is_wanted().into()
+        self.staying.wanted().cast_signed()
     }
 
     /// Memory is about to be given back.
@@ -327,13 +378,14 @@ impl Hibernation {
         files: &ImageFiles,
         mut parent: Option<&mut KnownParent>,
     ) -> Result<(), String> {
+        let knows = image.may_follow && parent.is_some();
         let ImageFiles { pages, table, .. } = files;
         let mut wanted = image.pages.clone();
         if let Some(parent) = &mut parent {
+            self.staying.leave_unchanged(image, parent);
             self.leave_unread(image, parent);
             parent.pages().left().ids().for_each(|id| wanted.clear(id));
         }
-        let parent = parent.map(KnownParent::pages);
         let fetch = |wanted: &[Page]| -> Result<(), ExportError> {
             let had = self.staying.copy_left(memory, wanted).map_err(ExportError::Ended)?;
             let (written, stored): (Vec<Page>, Vec<Page>) = {
@@ -347,9 +399,13 @@ impl Hibernation {
             }
             Ok(())
         };
-        let result = swap::write_set(&wanted, pages, table, parent, &fetch);
+        let of_parent = parent.as_mut().map(|parent| parent.pages());
+        let result = swap::write_set(&wanted, pages, table, of_parent, &fetch);
         self.home.iter().for_each(|home| home.read().pages().rest());
-        let error = self.staying.end_image();
+        let known = parent
+            .filter(|_| knows && result.is_ok())
+            .and_then(|parent| parent.known(image.pages.clone(), pages));
+        let error = self.staying.end_image(known);
         match (result, error) {
             (_, Some(error)) => Err(error),
             (result, None) => result.map_err(|error| error.to_string()),
@@ -374,7 +430,7 @@ impl Hibernation {
 
     /// Nobody writes pages of an image any more.
     pub(crate) fn end_pages(&self) {
-        let _ = self.staying.end_image();
+        let _ = self.staying.end_image(None);
     }
 
     /// Whoever writes pages of an image stops soon.
@@ -406,16 +462,24 @@ mod tests {
 
     /// The sandbox sleeps, and these pages, each of which begins with its number, stay.
     fn stay(memory: &SandboxMemory, hibernation: &Hibernation, ids: &[PageId], kept: u64) {
+        ids.iter().for_each(|id| memory.write(phys(*id), id).unwrap());
+        let kept: Vec<PageId> = (0..64).filter(|id| kept >> id & 1 != 0).collect();
+        stay_with(memory, hibernation, ids, &kept);
+    }
+
+    /// The sandbox sleeps, and these pages stay; others are kept as they are.
+    fn stay_with(memory: &SandboxMemory, hibernation: &Hibernation, ids: &[PageId], kept: &[PageId]) {
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
         memory.copy_out(LIST, &bytes).unwrap();
-        memory.write(0xb000, &kept).unwrap();
-        ids.iter().for_each(|id| memory.write(phys(*id), id).unwrap());
+        let kept: Bits = kept.iter().copied().filter(|id| !ids.contains(id)).collect();
+        let words: Vec<u8> = kept.words().iter().flat_map(|word| word.to_ne_bytes()).collect();
+        memory.copy_out(0xb000, &words).unwrap();
         let list = SwapOut {
             rest: LIST,
             rest_count: ids.len() as u64,
             rest_classes: 0xa000,
             kept: 0xb000,
-            kept_words: 1,
+            kept_words: kept.words().len() as u64,
             stays: 1,
             ..SwapOut::default()
         };
@@ -502,6 +566,59 @@ mod tests {
         let image = hibernation.begin_pages(&pages).unwrap();
         hibernation.write_begun_pages(&memory, &image, &files(&pages, &table), None).unwrap();
         assert_eq!(words(&pages, &table), [(5, 5)]);
+    }
+
+    /// An image on a parent; result: it, and how many pages it has of its own.
+    fn on(memory: &SandboxMemory, hibernation: &Hibernation, parent: &[(&File, &File)]) -> (File, File, u64) {
+        let (pages, table) = (file(), file());
+        let tables: Vec<File> = parent.iter().map(|(_, table)| table.try_clone().unwrap()).collect();
+        let ids = parent.iter().map(|(pages, _)| FileId::of(pages).unwrap()).collect();
+        let mut parent = KnownParent::read(&tables, ids, 1024).unwrap();
+        let image = hibernation.begin_pages(&pages).unwrap();
+        hibernation.write_begun_pages(memory, &image, &files(&pages, &table), Some(&mut parent)).unwrap();
+        let own = PageSums::read(&table, 1024).unwrap().present().len();
+        (pages, table, own)
+    }
+
+    #[test]
+    fn what_was_not_reached_is_left_to_the_image_before_without_being_read() {
+        let (memory, hibernation) = begin();
+        let ids: Vec<PageId> = (5..300).collect();
+        stay(&memory, &hibernation, &ids, 0);
+        let (first, first_table) = (file(), file());
+        let image = hibernation.begin_pages(&first).unwrap();
+        hibernation.write_begun_pages(&memory, &image, &files(&first, &first_table), None).unwrap();
+        // Without a parent nobody is to know it.
+        assert_eq!(hibernation.keep(&memory, 0, 0), 0);
+        stay(&memory, &hibernation, &ids, 0);
+        memory.write(phys(7), &0xffff_u32).unwrap();
+        let (second, second_table, own) = on(&memory, &hibernation, &[(&first, &first_table)]);
+        assert_eq!((own, hibernation.keep(&memory, 0, 0)), (1, hc::KEEP_KNOWN.cast_signed()));
+        // One is reached and changed; to the kernel the others are absent still, as one of them that changes unseen would show.
+        assert_eq!(swap_in(&memory, &hibernation, &[9], SWAP_IN_ALL).0, 0);
+        memory.write(phys(301), &301_u32).unwrap();
+        stay_with(&memory, &hibernation, &[9, 301], &ids);
+        memory.write(phys(9), &0xeeee_u32).unwrap();
+        memory.write(phys(20), &0xdddd_u32).unwrap();
+        let chain = [(&second, &second_table), (&first, &first_table)];
+        let (third, third_table, own) = on(&memory, &hibernation, &chain);
+        assert_eq!(own, 2);
+        let sums = PageSums::read(&third_table, 1024).unwrap();
+        assert_eq!((sums.count(), sums.below().len()), (296, 2));
+        assert_eq!(words(&third, &third_table), [(9, 0xeeee), (301, 301)]);
+        assert!(sums.below()[0].has(7) && sums.below()[1].has(20) && !sums.below()[1].has(9));
+        // A parent that has not got them has them read.
+        stay_with(&memory, &hibernation, &[], &[&ids[..], &[301]].concat());
+        let (_, fourth_table, own) = on(&memory, &hibernation, &[(&first, &first_table)]);
+        let sums = PageSums::read(&fourth_table, 1024).unwrap();
+        assert_eq!((own, sums.count()), (3, 296));
+        assert!([7, 9, 301].iter().all(|id| sums.present().has(*id)));
+        // A sleep ends it.
+        sleep(&memory, &hibernation, &ids);
+        assert_eq!(hibernation.keep(&memory, 0, 0), 0);
+        stay(&memory, &hibernation, &[5], 0);
+        let (.., own) = on(&memory, &hibernation, &chain);
+        assert_eq!(own, 0);
     }
 
     #[test]

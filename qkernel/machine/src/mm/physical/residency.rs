@@ -145,14 +145,18 @@ impl Residency {
         }
     }
 
-    /// The content of the frames of `bits`, which are absent, is in memory. Nothing else runs.
+    /// The content of the frames of `bits`, which are absent, is in memory, as is that of frames which have stayed before and are absent still.
+    /// Nothing else runs.
     fn stay(&self, bits: impl Iterator<Item = u64>) {
-        let Some(staying) = self.staying.get() else { return };
+        let (Some(staying), Some(absent)) = (self.staying.get(), self.absent.get()) else { return };
         let _claims = self.claims.lock();
-        for (word, bits) in staying.iter().zip(bits) {
-            put(word, bits);
+        let stayed = self.number().is_some();
+        for ((word, absent), bits) in staying.iter().zip(*absent).zip(bits) {
+            let before =
+                if stayed { word.load(Ordering::Acquire) & absent.load(Ordering::Acquire) } else { 0 };
+            put(word, bits | before);
         }
-        self.stays.fetch_or(1, Ordering::SeqCst);
+        self.stays.fetch_add(if stayed { 2 } else { 1 }, Ordering::SeqCst);
     }
 
     /// By which number content stays in absent frames; `None`: none does.
@@ -316,14 +320,22 @@ pub fn stay(bits: impl Iterator<Item = u64>) {
     RESIDENCY.stay(bits);
 }
 
-/// Whether content that has stayed in memory is still wanted for an image. If not, what has stayed is resident again.
+/// Whether content that has stayed in memory is still wanted for an image. If not, what has stayed is resident again, unless the host knows
+/// it by an image as long as it is not reached.
 pub fn is_staying() -> bool {
     let Some(number) = RESIDENCY.number() else { return false };
-    let is_wanted = platform::call(hc::KEEP, [0; 6]).is_ok_and(|wanted| wanted != 0);
-    if !is_wanted {
+    let wanted = platform::call(hc::KEEP, [0; 6]).unwrap_or(0);
+    if wanted != hc::KEEP_IMAGE && wanted != hc::KEEP_KNOWN {
         RESIDENCY.end_stay(number);
     }
-    is_wanted
+    wanted == hc::KEEP_IMAGE
+}
+
+/// What has stayed in memory is resident again, though the host knows it by an image.
+pub fn end_stay() {
+    if let Some(number) = RESIDENCY.number() {
+        RESIDENCY.end_stay(number);
+    }
 }
 
 /// Another VMM has taken over. No content has stayed in its memory.
@@ -445,6 +457,32 @@ mod tests {
         // It did not come, and is there.
         residency.land([(1, false)].into_iter());
         assert_eq!((residency.of(1), residency.count.load(Ordering::Relaxed)), (Residence::Resident, 1));
+    }
+
+    #[test]
+    fn what_has_stayed_and_was_not_reached_stays_on() {
+        let residency = absent(&[0b1111]);
+        residency.stay([0b0111].into_iter());
+        assert_eq!(claim(&residency, &[1]), [1]);
+        residency.land([(1, true)].into_iter());
+        // All are marked again; the one that was reached is listed, and another one that was resident before.
+        residency.replace([0b1_1111].into_iter());
+        residency.stay([0b1_0010].into_iter());
+        // Frame 3 is elsewhere.
+        assert!(
+            [0, 1, 2, 4].iter().all(|index| is_set(&residency.staying, *index))
+                && !is_set(&residency.staying, 3)
+        );
+        // The number is another one.
+        residency.end_stay(1);
+        assert_eq!((residency.of(0), residency.number()), (Residence::Absent, Some(3)));
+        residency.end_stay(3);
+        assert_eq!([0, 1, 2, 4].map(|index| residency.of(index)), [Residence::Resident; 4]);
+        assert_eq!((residency.of(3), residency.number()), (Residence::Absent, None));
+        // Nothing has stayed by then that would stay on.
+        residency.replace([0b1_1111].into_iter());
+        residency.stay([0b1].into_iter());
+        assert!(is_set(&residency.staying, 0) && !is_set(&residency.staying, 2));
     }
 
     #[test]
