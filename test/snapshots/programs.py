@@ -1,5 +1,6 @@
 """Real programs, and such that hold what the kernel has: each goes on in a restored container, and in clones of clones."""
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -179,13 +180,16 @@ def nginx(world):
     go_on(world, container, look)
 
 
-def postgres(world):
-    programs = Path(os.path.realpath(shutil.which("initdb", path=SEARCH))).parent
-    import pwd
+def postgres_here():
+    """The directory of PostgreSQL's programs, and its user."""
     try:
-        user = pwd.getpwnam("postgres")
+        return Path(os.path.realpath(shutil.which("initdb", path=SEARCH))).parent, pwd.getpwnam("postgres")
     except KeyError:
         raise Skip("there is no user postgres here") from None
+
+
+def postgres(world):
+    programs, user = postgres_here()
     container = world.container(programs / "postgres", "-D", "/srv/data", "-p", "{port}", "-c", "listen_addresses=127.0.0.1",
                                 "-c", "unix_socket_directories=/tmp", "-c", "shared_buffers=16MB", user=user.pw_uid)
     data = container.srv / "data"

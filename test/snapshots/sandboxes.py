@@ -24,6 +24,10 @@ chmod 4751 /kept/file; chown 7:8 /kept/open
 n=0; echo ready
 while read word; do n=$((n + 1)); echo $n $word; [ $word != files ] || { cat <&3; cat <&4; }; [ $word != quit ] || exit 6; done
 """
+LINKER = """
+echo content >/kept/first; ln /kept/first /kept/second; rm /kept/first; exec 3</kept/second
+echo ready; read word; cat <&3; read word
+"""
 LOOK = ("cat /kept/file /kept/twice /kept/link; ls /kept /kept/away /kept/here; cat /kept/here/within;"
         " stat -c '%a %u:%g %h' /kept/file /kept/open; [ /kept/file -ef /kept/twice ] && echo same")
 SEEN = """mine
@@ -263,6 +267,21 @@ class Line:
                 self.heard += os.read(self.master, 4096)
 
 
+def linked(world):
+    """A file that is open by its only name, the one by which it was made having gone: git and others make their files so."""
+    before = layers()
+    sandbox = world.add(Sandbox(world, ("/bin/sh", "-c", LINKER))).begin()
+    check(sandbox.line() == "ready", "it does not begin")
+    name, _ = sandbox.checkpoint(leave=True)
+    check(sandbox.line("word") == "content", "the one that was left running reads something else")
+    again = world.add(Sandbox(world, ())).spawn("--from", name)
+    check(again.line("word") == "content", "a clone reads something else")
+    check(again.inside("/bin/sh", "-c", "cd /kept; ls; stat -c %h second") == "away\nfile\ngone\nmoved\nsecond\n1\n", "the names are others")
+    for one in (again, sandbox):
+        one.close()
+    check_nothing_left(world, before)
+
+
 def removed(world):
     """A snapshot that is removed while a clone sees files through it goes when the clone has ended."""
     sandbox = shell(world)
@@ -348,6 +367,7 @@ CASES = [
     ("sandbox-sqlite-wal", one_moment("wal"), ()),
     ("sandbox-sqlite-delete", one_moment("delete"), ()),
     ("sandbox-on-a-terminal", on_a_terminal, ("busybox",)),
+    ("sandbox-linked", linked, ("busybox",)),
     ("sandbox-removed", removed, ("busybox",)),
     ("sandbox-refused", refused, ("busybox",)),
     ("sandbox-disk-full", disk_full, ("busybox",)),
