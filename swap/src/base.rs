@@ -89,11 +89,11 @@ impl FileBase {
 
     /// The base of the pages of a table, in a file that was written with it. Each page is checked when it is read.
     pub fn with_sums(file: File, table: PageSums) -> Result<Self, BaseError> {
-        Self::sealed_by(file, table, None)
+        Self::with_key(file, table, None)
     }
 
-    /// [`Self::with_sums`], if the pages are sealed by a key.
-    pub fn sealed_by(file: File, table: PageSums, key: Option<&PageKey>) -> Result<Self, BaseError> {
+    /// [`Self::with_sums`] of pages that are sealed by this key, if there is one.
+    pub fn with_key(file: File, table: PageSums, key: Option<&PageKey>) -> Result<Self, BaseError> {
         let (present, sums, packed) = table.into_parts();
         Self::checked(file, present, sums, (&packed, key))
     }

@@ -33,10 +33,7 @@ pub fn pack_base(
     }
     let ids: Vec<PageId> = table.present().ids().collect();
     let file = PageFile::existing(BASE_FILE, Box::new(to.try_clone()?))?;
-    let mut packed = match key {
-        Some(key) => PackedFile::sealed_by(file, key),
-        None => PackedFile::new(file, false),
-    };
+    let mut packed = PackedFile::with_key(file, key).ok_or(SwapError::NoKey)?;
     let layout = Layout {
         style,
         partition_pages: PARTITION_PAGES,

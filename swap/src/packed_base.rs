@@ -33,10 +33,7 @@ impl PackedPages {
     ) -> Result<Self, BaseError> {
         let pages = PageFile::existing(BASE_FILE, Box::new(file)).map_err(BaseError::File)?;
         let sets = Self::sets(sets, (pages.room(), present.len()), key.is_some())?;
-        let mut packed = match key {
-            Some(key) => PackedFile::sealed_by(pages, key),
-            None => PackedFile::new(pages, false),
-        };
+        let mut packed = PackedFile::with_key(pages, key).ok_or(BaseError::damaged("its key is none"))?;
         sets.into_iter().for_each(|(number, set)| packed.restore(number, set));
         (0..).zip(sums).for_each(|(rank, sum)| packed.take(rank, *sum));
         Ok(Self { file: packed, ranks: Ranks::new(present) })

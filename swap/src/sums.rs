@@ -136,15 +136,17 @@ pub struct PageSums {
 }
 
 impl PageSums {
+    /// Most bytes of a table of pages with numbers below `end`.
+    #[must_use]
+    pub fn bytes_max(end: PageId) -> u64 {
+        let sets = (u64::from(end) / SET_PAGES_MAX as u64 + 1) * PACKED_SET_BYTES;
+        let pages = (ENTRY_BYTES + PACKED_PAGE_BYTES) * u64::from(end);
+        HEAD_BYTES + pages + below::bytes_max(end) + sets + SUM_BYTES
+    }
+
     /// Reads the table in a file. Its pages have numbers below `end`. Whoever wrote it may be hostile.
     pub fn read(from: &File, end: PageId) -> Result<Self, BaseError> {
-        let len = from.metadata().map_err(BaseError::Table)?.len();
-        let sets = (u64::from(end) / SET_PAGES_MAX as u64 + 1) * PACKED_SET_BYTES;
-        let most = HEAD_BYTES
-            + (ENTRY_BYTES + PACKED_PAGE_BYTES) * u64::from(end)
-            + below::bytes_max(end)
-            + sets
-            + SUM_BYTES;
+        let (len, most) = (from.metadata().map_err(BaseError::Table)?.len(), Self::bytes_max(end));
         let len = usize::try_from(len.min(most + 1)).map_err(|_| BaseError::damaged("it is too long"))?;
         let mut bytes = vec![0; len];
         from.read_exact_at(&mut bytes, 0).map_err(BaseError::Table)?;

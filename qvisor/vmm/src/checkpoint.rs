@@ -12,8 +12,10 @@ use std::sync::Arc;
 use abi::PAGE_SIZE;
 use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
-pub use swap::{BELOW_MAX, PageKey, Style};
-use swap::{BaseError, FileBase, PackError, PageSums, StackedBase};
+pub use swap::{BELOW_MAX, PageKey, PageSums, Style};
+
+pub use crate::hostcall::ties::ORPHANS_BYTES_MAX;
+use swap::{BaseError, FileBase, PackError, StackedBase};
 
 pub use self::parent::{FileId, KnownParent};
 
@@ -185,7 +187,7 @@ impl ImageFiles {
             Ok((FileBase::with_sums(files.pages.try_clone()?, sums)?, pages.clone()))
         });
         let below = below.collect::<Result<Vec<_>, BadImage>>()?;
-        let own = FileBase::sealed_by(self.pages.try_clone()?, sums, key)?;
+        let own = FileBase::with_key(self.pages.try_clone()?, sums, key)?;
         Ok(StackedBase::new(own, below)?)
     }
 

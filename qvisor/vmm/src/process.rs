@@ -14,7 +14,9 @@ use std::os::unix::fs::FileExt;
 
 use calls::{check, signal_set};
 pub use descriptors::{Access, access, keep_all, keep_only, keep_some, raise_open_files, take_inherited};
-pub use host::{host_memory, host_memory_mib, host_name, host_name_of, namespace_kind, set_host_name};
+pub use host::{
+    available_memory, host_memory, host_memory_mib, host_name, host_name_of, namespace_kind, set_host_name,
+};
 pub use sockets::{has_hung_up, peer_user, receive_now, send_now, wait_any, wait_readable};
 pub use terminal::{
     Terminal, do_not_wait, open_terminal, open_without_waiting, own_terminal, take_terminal, terminal_size,
@@ -366,6 +368,19 @@ pub fn enter_namespaces_of(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     let all = libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
     // SAFETY: a live descriptor.
     check(unsafe { libc::setns(pidfd.as_raw_fd(), all) }).map(drop)
+}
+
+/// This process's memory is in no core dump, and nobody else looks into it, if that can be.
+pub fn keep_memory() {
+    // SAFETY: live structures and integers only.
+    unsafe {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+        // Others than root would lose the way to their own descriptors by it.
+        if effective_user() == 0 {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        }
+    }
 }
 
 /// No program that it executes has more privileges, and nobody looks into its memory.

@@ -61,11 +61,11 @@ impl PackedFile {
         Self { file, sets: Vec::new(), key, unpack_ns, engine: None, redone: AtomicU64::new(0), benches }
     }
 
-    /// With pages that are sealed by a key that is given.
-    pub fn sealed_by(file: PageFile, key: &PageKey) -> Self {
-        let sealed = Self::new(file, false);
-        // A key of another length would be none. Nobody could read what another one seals.
-        Self { key: Some(Key::of(key).map_or_else(OnceLock::new, OnceLock::from)), ..sealed }
+    /// With pages that are sealed by this key, if one is given. `None`: the key cannot be used.
+    pub fn with_key(file: PageFile, key: Option<&PageKey>) -> Option<Self> {
+        let plain = Self::new(file, false);
+        let Some(key) = key else { return Some(plain) };
+        Some(Self { key: Some(OnceLock::from(Key::of(key)?)), ..plain })
     }
 
     /// The descriptor of the file, if it is one of this process's.

@@ -6,8 +6,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// A key that is given.
-pub type PageKey = [u8; 32];
+/// A key that is given. It is never shown, and wiped when it goes.
+#[derive(Clone)]
+pub struct PageKey([u8; 32]);
+
+impl PageKey {
+    /// The key that these bytes are.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl std::fmt::Debug for PageKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageKey").finish_non_exhaustive()
+    }
+}
+
+impl Drop for PageKey {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
+/// Overwrites bytes, though nobody reads them afterwards.
+fn wipe(bytes: &mut [u8]) {
+    std::hint::black_box(&mut *bytes).fill(0);
+    std::hint::black_box(&*bytes);
+}
 
 /// Bytes that a seal adds to a partition.
 pub const TAG_BYTES: usize = 16;
@@ -24,15 +51,18 @@ impl Key {
     pub fn new() -> Option<Self> {
         let mut bytes = [0; 32];
         SystemRandom::new().fill(&mut bytes).ok()?;
-        let key = Self::of(&bytes);
+        let key = Self::of_bytes(&bytes);
         // Only the cipher keeps it.
-        std::hint::black_box(&mut bytes).fill(0);
-        std::hint::black_box(&bytes);
+        wipe(&mut bytes);
         key
     }
 
     /// One that is given, by which nothing else is ever sealed than the sets of one file.
-    pub fn of(bytes: &PageKey) -> Option<Self> {
+    pub fn of(key: &PageKey) -> Option<Self> {
+        Self::of_bytes(&key.0)
+    }
+
+    fn of_bytes(bytes: &[u8; 32]) -> Option<Self> {
         let key = UnboundKey::new(&AES_256_GCM, bytes).ok()?;
         Some(Self { key: LessSafeKey::new(key), sets: AtomicU64::new(0) })
     }

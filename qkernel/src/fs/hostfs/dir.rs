@@ -13,9 +13,7 @@ use machine::objects::Origin;
 
 impl HostInode {
     pub(super) fn is_at(&self, dir: &Arc<dyn Inode>, name: &[u8]) -> bool {
-        let Ok(dir) = host_inode(dir) else { return false };
-        matches!(&*self.name.lock(), NodeName::Known { dir: at, name: known }
-            if core::ptr::eq(Arc::as_ptr(at), dir) && **known == *name)
+        self.name.lock().is(dir, name)
     }
 
     /// Drops an inode that has neither names nor handles: the host may give its number to another node.
@@ -89,10 +87,12 @@ impl HostInode {
         self.invalidate();
         node.invalidate();
         result?;
-        if node.named().is_err()
-            && let Some(me) = self.me.upgrade()
-        {
-            node.set_name(NodeName::Known { dir: me, name: name.into() });
+        let Some(dir) = self.me.upgrade() else { return Ok(()) };
+        let new = NodeName::Known { dir, name: name.into() };
+        if node.named().is_err() {
+            node.set_name(new)
+        } else {
+            node.set_other_name(new)
         }
         Ok(())
     }

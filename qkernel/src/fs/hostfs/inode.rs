@@ -101,9 +101,7 @@ impl Inode for HostInode {
         }
     }
     fn after_unlink(&self, dir: &Arc<dyn Inode>, name: &[u8]) {
-        if self.is_at(dir, name) {
-            self.set_name(NodeName::Unknown);
-        }
+        self.unlinked(dir, name);
         self.invalidate();
         let fresh = self.fresh.lock().take();
         drop(fresh);
@@ -115,6 +113,8 @@ impl Inode for HostInode {
     fn moved(&self, dir: &Arc<dyn Inode>, name: &[u8]) {
         if let Some(dir) = host_inode(dir).ok().and_then(|dir| dir.me.upgrade()) {
             self.set_name(NodeName::Known { dir, name: name.into() });
+            // It may be the one that has moved.
+            self.set_other_name(NodeName::Unknown);
         }
         self.invalidate();
     }

@@ -70,6 +70,14 @@ enum NodeName {
     Unknown,
 }
 
+impl NodeName {
+    /// Whether it is this one.
+    fn is(&self, dir: &Arc<dyn Inode>, name: &[u8]) -> bool {
+        let Ok(dir) = host_inode(dir) else { return false };
+        matches!(self, Self::Known { dir: at, name: known } if core::ptr::eq(Arc::as_ptr(at), dir) && **known == *name)
+    }
+}
+
 /// A node of the host.
 pub struct HostInode {
     me: Weak<HostInode>,
@@ -77,6 +85,8 @@ pub struct HostInode {
     identity: Identity,
     kind: u32,
     name: SpinLock<NodeName>,
+    /// The name that it was last linked to, beside that one; it takes its place when that one is removed.
+    other_name: SpinLock<NodeName>,
     /// An `O_PATH` handle of the node itself (or, of an unnamed file, the one it was made with).
     node: SpinLock<Option<Arc<Handle>>>,
     /// Its name is being removed, so that this handle is the last way to it.
@@ -226,6 +236,7 @@ impl HostInode {
             identity: Identity::of(stat),
             kind: stat.mode & S_IFMT,
             name: SpinLock::new(Rank::Leaf, name),
+            other_name: SpinLock::new(Rank::Leaf, NodeName::Unknown),
             node: SpinLock::new(Rank::Leaf, node),
             loses_name: AtomicBool::new(false),
             fresh: SpinLock::new(Rank::Leaf, None),
@@ -274,6 +285,26 @@ impl HostInode {
             }
             core::mem::replace(&mut *current, NodeName::Known { dir, name: name.into() })
         };
+        drop(old);
+    }
+
+    /// Its name, or the other one, has been removed.
+    fn unlinked(&self, dir: &Arc<dyn Inode>, name: &[u8]) {
+        let gone = if self.is_at(dir, name) {
+            let other = core::mem::replace(&mut *self.other_name.lock(), NodeName::Unknown);
+            core::mem::replace(&mut *self.name.lock(), other)
+        } else {
+            let mut other = self.other_name.lock();
+            if !other.is(dir, name) {
+                return;
+            }
+            core::mem::replace(&mut *other, NodeName::Unknown)
+        };
+        drop(gone);
+    }
+
+    fn set_other_name(&self, new: NodeName) {
+        let old = core::mem::replace(&mut *self.other_name.lock(), new);
         drop(old);
     }
 

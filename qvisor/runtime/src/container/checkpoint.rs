@@ -11,7 +11,9 @@ use vmm::checkpoint::{ImageHead, ImageTaken, ImageTerms, Style};
 use vmm::directory::Directory;
 use vmm::hibernate::micros;
 use vmm::jail::Users;
+use vmm::process;
 
+use crate::cgroup;
 use crate::control::{self, Imaged, ImagingError, OrderError};
 use crate::front::CommandRecord;
 use crate::snapshot::{
@@ -74,10 +76,16 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     // A key that cannot be had is no reason to end a container.
     let key = options.store.key()?;
     let parent = options.parent.as_ref().map(|parent| options.store.parent(parent)).transpose()?;
-    if layer.is_some() && options.key_file.is_some() {
-        return Err(refused(
-            "its changes to files would be in the clear: snapshots of dormouse do are not sealed",
-        ));
+    if options.key_file.is_some() {
+        if layer.is_some() {
+            return Err(refused(
+                "its changes to files would be in the clear: those of dormouse do are not sealed",
+            ));
+        }
+        if options.parent.is_some() {
+            return Err(refused("its content is to be sealed, and a parent's pages are not"));
+        }
+        has_room_to_seal(&state).map_err(|why| refused(&why))?;
     }
     let making = options.store.begin(&options.place, parent, options.key_file.as_deref())?;
     let sandbox = root.sandbox(id)?;
@@ -111,6 +119,23 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
         state::wait_for_end(&sandbox, Instant::now() + END_PATIENCE);
     }
     Ok(Taken { manifest, image, layer_us: layer, packed_us })
+}
+
+/// Whether what the sandbox has in memory can be there once more, in its control groups and on the host; or why not.
+fn has_room_to_seal(state: &OciState) -> Result<(), String> {
+    let usage = cgroup::usage(&cgroup::groups_of(state.pid)).memory.usage;
+    let short = |left: u64, of: &str| {
+        let needed = usage.bytes;
+        format!("until it is sealed its memory is needed once more, {needed} bytes, and {of} has {left} left")
+    };
+    let left = usage.limit_bytes.map(|limit| limit.saturating_sub(usage.bytes));
+    if let Some(left) = left.filter(|left| *left < usage.bytes) {
+        return Err(short(left, "the limit of its control group"));
+    }
+    match process::available_memory() {
+        Some(left) if left < usage.bytes => Err(short(left, "the host")),
+        _ => Ok(()),
+    }
 }
 
 /// The words about a container in its snapshot, and the layer of one of `dormouse do`.
@@ -195,9 +220,11 @@ impl Taking<'_> {
         let since = Instant::now();
         let files = self.making.begin_sealing()?;
         let goes_on = || imaged.stands_still();
-        let seal = || self.making.seal(&imaged.image.head, options.codec, &files, &goes_on);
+        // Pages of zeros would be sealed as they are.
+        let style = if options.codec == Style::None { Style::Lz4 } else { options.codec };
+        let seal = || self.making.seal(&imaged.image.head, style, &files, &goes_on);
         let has_pages = with_progress(&|| files.written_bytes(), options.progress, seal)?;
-        self.making.take_sealed(has_pages.then_some(options.codec), files);
+        self.making.take_sealed(has_pages.then_some(style), files);
         Ok(micros(since.elapsed()))
     }
 

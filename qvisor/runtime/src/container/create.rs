@@ -106,6 +106,7 @@ pub(super) fn begin(
     let settings = Settings::settle(options.asked.clone(), &container.asked, &options.node)?;
     let pod = Membership::of(options, &mut container, settings.pods)?;
     let base = Base::of(options, &settings, &container, &pod)?;
+    base.check_sealed(settings.hibernation.encrypt)?;
     check_terminal(options, container.terminal, detached)?;
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
     let Surroundings { accepts_changed, ports } = options.surroundings.clone();

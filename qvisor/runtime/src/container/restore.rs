@@ -51,11 +51,21 @@ impl Base {
         Ok(Self { platform, snapshot: Some(snapshot) })
     }
 
+    /// The memory of what begins with a sealed snapshot is to be sealed as well when it comes to the disk.
+    pub(super) fn check_sealed(&self, encrypt: Option<bool>) -> Result<(), SnapshotError> {
+        match &self.snapshot {
+            Some(snapshot) if snapshot.page_key.is_some() && encrypt != Some(true) => {
+                Err(Unfit::InTheClear.at(&snapshot.place))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Its part of the VMM's plan.
     pub(super) fn restore_plan(&self) -> Result<Option<RestorePlan>, std::io::Error> {
         let Some(snapshot) = &self.snapshot else { return Ok(None) };
         let told = snapshot.start_recording();
-        let (head, page_key) = (snapshot.manifest.head.clone(), snapshot.page_key);
+        let (head, page_key) = (snapshot.manifest.head.clone(), snapshot.page_key.clone());
         Ok(Some(RestorePlan { head, files: snapshot.files()?, page_key, told }))
     }
 

@@ -132,7 +132,7 @@ pub(super) fn of_snapshot(
         boot,
         pause_hibernates: false,
         is_pod: false,
-        restore: Some(RestorePlan { head, files, page_key: options.opened.page_key, told }),
+        restore: Some(RestorePlan { head, files, page_key: options.opened.page_key.clone(), told }),
         host_uds: command.host_uds,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, pids: command.pids, disk_bytes: options.disk_bytes }),

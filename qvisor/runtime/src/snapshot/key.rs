@@ -24,6 +24,18 @@ const OF_OTHERS: u32 = 0o077;
 #[derive(Clone)]
 pub(crate) struct Key([u8; BYTES]);
 
+impl Drop for Key {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
+/// Overwrites bytes of a key, though nobody reads them afterwards: processes that are forked later have them no more.
+pub(super) fn wipe(bytes: &mut [u8]) {
+    std::hint::black_box(&mut *bytes).fill(0);
+    std::hint::black_box(&*bytes);
+}
+
 impl Key {
     #[cfg(test)]
     pub(super) fn of_bytes(bytes: [u8; BYTES]) -> Self {
@@ -95,7 +107,9 @@ fn read(file: File) -> io::Result<Key> {
     } else {
         let mut bytes = Vec::with_capacity(BYTES + 1);
         file.take(BYTES as u64 + 1).read_to_end(&mut bytes)?;
-        match <[u8; BYTES]>::try_from(bytes) {
+        let found = <[u8; BYTES]>::try_from(bytes.as_slice());
+        wipe(&mut bytes);
+        match found {
             Ok(bytes) => return Ok(Key(bytes)),
             Err(_) => "it is no key of 32 bytes",
         }

@@ -19,7 +19,9 @@ use super::below::{self, BelowPages, Parent};
 use super::fit::Host;
 use super::key::Key;
 use super::layer::LayerFiles;
-use super::manifest::{CpuFeatures, Described, FileDigest, Files, MANIFEST, Manifest, PackedBy, VERSION};
+use super::manifest::{
+    CpuFeatures, Described, FIRST_VERSION, FileDigest, Files, MANIFEST, Manifest, PackedBy, VERSION,
+};
 use super::sealing::{self, ContentKey};
 use super::{KERNEL, LAYER, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest, working_set};
 use crate::removal;
@@ -256,9 +258,10 @@ impl Making {
         let failed = |error| self.failed(what, error);
         let table = sealing::in_memory().map_err(failed)?;
         let has_pages = self.pack_by(head, (style, Some(&key.of_pages())), (&to.pages, &table), goes_on)?;
-        key.seal(TABLE, &table, &to.table).map_err(failed)?;
-        key.seal(KERNEL, &self.files.kernel, &to.kernel).map_err(failed)?;
-        key.seal(ORPHANS, &self.files.orphans, &to.orphans).map_err(failed)?;
+        let seal = |what, from, to| key.seal(what, from, to, goes_on).map_err(failed);
+        seal((TABLE, sealing::table_most(head)), &table, &to.table)?;
+        seal((KERNEL, sealing::kernel_most(head)), &self.files.kernel, &to.kernel)?;
+        seal((ORPHANS, sealing::ORPHANS_MOST), &self.files.orphans, &to.orphans)?;
         Ok(has_pages)
     }
 
@@ -342,7 +345,7 @@ impl Making {
         let files = files().map_err(|error| ("reading its files", error))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Manifest {
-            version: VERSION,
+            version: if self.key.is_some() || !self.below.is_empty() { VERSION } else { FIRST_VERSION },
             created: date(now.as_secs()),
             created_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
             head,

@@ -17,8 +17,9 @@ use super::sealing::SealedBy;
 use crate::oci::MountPlan;
 
 pub(super) use super::hold::MANIFEST;
-/// The version of the format.
-pub(super) const VERSION: u32 = 1;
+/// The version of the format, and that of snapshots which are not sealed and have no pages in files of others.
+pub(super) const VERSION: u32 = 2;
+pub(super) const FIRST_VERSION: u32 = 1;
 /// Longest manifest in bytes.
 pub(super) const LENGTH_MAX: u64 = 1 << 20;
 
@@ -243,7 +244,9 @@ impl Manifest {
         // Another version has other members.
         let any: serde_json::Value = serde_json::from_slice(text).map_err(damaged)?;
         match any.pointer("/snapshot/version").and_then(serde_json::Value::as_u64) {
-            Some(version) if version != u64::from(VERSION) => return Err(Unfit::Version(version)),
+            Some(version) if !(FIRST_VERSION.into()..=VERSION.into()).contains(&version) => {
+                return Err(Unfit::Version(version));
+            }
             Some(_) => {}
             None => return Err(Unfit::Damaged("it says no version".into())),
         }

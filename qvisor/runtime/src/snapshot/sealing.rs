@@ -22,11 +22,11 @@ use std::os::unix::fs::FileExt;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
-use vmm::checkpoint::{ImageFiles, PageKey};
+use vmm::checkpoint::{ImageFiles, ImageHead, ORPHANS_BYTES_MAX, PageKey, PageSums};
 
 use super::Unfit;
 use super::digest::{end_of_data, next_data};
-use super::key::Key;
+use super::key::{Key, wipe};
 
 const KIND: &[u8; 8] = b"DORMSEAL";
 /// Most bytes of a record's data.
@@ -51,6 +51,12 @@ pub struct SealedBy {
 pub(crate) struct ContentKey {
     key: [u8; 32],
     by: SealedBy,
+}
+
+impl Drop for ContentKey {
+    fn drop(&mut self) {
+        wipe(&mut self.key);
+    }
 }
 
 impl std::fmt::Debug for ContentKey {
@@ -87,19 +93,27 @@ impl ContentKey {
     }
 
     /// The key of a file.
-    fn of_file(&self, name: &str) -> PageKey {
+    fn of_file(&self, name: &str) -> [u8; 32] {
         *blake3::keyed_hash(&self.key, name.as_bytes()).as_bytes()
     }
 
     /// The key of pages.
     pub(crate) fn of_pages(&self) -> PageKey {
-        self.of_file(super::PAGES)
+        PageKey::new(self.of_file(super::PAGES))
     }
 
-    /// Seals a file as a stream, to one that is empty.
-    pub(super) fn seal(&self, name: &str, from: &File, to: &File) -> io::Result<()> {
+    /// Seals a file of `most` bytes of data at most as a stream, to one that is empty. `goes_on` is asked now and then. Whoever wrote the file
+    /// may be hostile, and go on writing.
+    pub(super) fn seal(
+        &self,
+        (name, most): (&str, u64),
+        from: &File,
+        to: &File,
+        goes_on: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
+        let mut left = most;
         let len = from.metadata()?.len();
-        let mut stream = Stream::new(&self.of_file(name), stream_head(len))?;
+        let mut stream = Stream::new(self.of_file(name), stream_head(len))?;
         let mut out = BufWriter::new(to);
         out.write_all(&stream.head)?;
         let mut at = 0;
@@ -118,11 +132,17 @@ impl ContentKey {
                 return out.flush();
             }
             at = start + want as u64;
+            left =
+                left.checked_sub(want as u64).ok_or_else(|| io::Error::other("it has more than it says"))?;
+            if !goes_on() {
+                return Err(io::Error::other("it is not wanted any more"));
+            }
         }
     }
 
-    /// Opens a stream, to a file in memory.
-    fn open(&self, name: &str, from: &File) -> Result<File, Unfit> {
+    /// Opens a stream of `most` bytes of data at most, to a file in memory.
+    fn open(&self, (name, most): (&str, u64), from: &File) -> Result<File, Unfit> {
+        let mut left = most;
         let broken = || Unfit::Changed(name.into());
         let to = in_memory()?;
         let mut input = BufReader::new(from);
@@ -133,7 +153,7 @@ impl ContentKey {
         if head != stream_head(len) {
             return Err(broken());
         }
-        let mut stream = Stream::new(&self.of_file(name), head)?;
+        let mut stream = Stream::new(self.of_file(name), head)?;
         to.set_len(len)?;
         let mut behind = 0;
         let mut data = Vec::with_capacity(RECORD_BYTES + TAG_BYTES);
@@ -156,19 +176,34 @@ impl ContentKey {
                 let is_end = at == len && input.fill_buf()?.is_empty();
                 return if is_end { Ok(to) } else { Err(broken()) };
             }
+            left = left.checked_sub(count).ok_or_else(broken)?;
             to.write_all_at(open, at)?;
             behind = at + count;
         }
     }
 
     /// The files of a snapshot in the clear, in memory, but for the pages, which are opened one by one.
-    pub(super) fn open_files(&self, files: ImageFiles) -> Result<ImageFiles, Unfit> {
-        let open = |name, file: &File| self.open(name, file);
-        let kernel = open(super::KERNEL, &files.kernel)?;
-        let table = open(super::TABLE, &files.table)?;
-        Ok(ImageFiles { kernel, table, orphans: open(super::ORPHANS, &files.orphans)?, ..files })
+    pub(super) fn open_files(&self, head: &ImageHead, files: ImageFiles) -> Result<ImageFiles, Unfit> {
+        let kernel = self.open((super::KERNEL, kernel_most(head)), &files.kernel)?;
+        let table = self.open((super::TABLE, table_most(head)), &files.table)?;
+        let orphans = self.open((super::ORPHANS, ORPHANS_MOST), &files.orphans)?;
+        Ok(ImageFiles { kernel, table, orphans, ..files })
     }
 }
+
+/// Most bytes of data in the file of the kernel's memory, of a head whose sizes were checked: a record is a whole number of pages.
+pub(super) fn kernel_most(head: &ImageHead) -> u64 {
+    head.taken_bytes.saturating_add(SLACK)
+}
+
+/// Most bytes of the table of pages, packed or not.
+pub(super) fn table_most(head: &ImageHead) -> u64 {
+    PageSums::bytes_max(head.pages_end())
+}
+
+/// Most bytes of the content of files without a name, each of which may end in a page of its own.
+pub(super) const ORPHANS_MOST: u64 = ORPHANS_BYTES_MAX + SLACK;
+const SLACK: u64 = 16 << 20;
 
 /// A file in memory, which ends with its descriptors.
 pub(super) fn in_memory() -> io::Result<File> {
@@ -203,8 +238,10 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(key: &PageKey, head: [u8; HEAD_BYTES]) -> io::Result<Self> {
-        let key = UnboundKey::new(&AES_256_GCM, key).map_err(|_| io::Error::other("a key cannot be used"))?;
+    fn new(mut key: [u8; 32], head: [u8; HEAD_BYTES]) -> io::Result<Self> {
+        let unbound = UnboundKey::new(&AES_256_GCM, &key);
+        wipe(&mut key);
+        let key = unbound.map_err(|_| io::Error::other("a key cannot be used"))?;
         Ok(Self { key: LessSafeKey::new(key), head, next: 0 })
     }
 
@@ -234,6 +271,8 @@ impl Stream {
 mod tests {
     use super::*;
 
+    const MOST: u64 = 3 * 8 + 3 * RECORD_BYTES as u64 + 3 * 4096;
+
     fn key(byte: u8) -> ContentKey {
         ContentKey::with_salt(&Key::of_bytes([byte; 32]), &blake3::hash(b"salt"))
     }
@@ -253,27 +292,31 @@ mod tests {
         }
         from.write_all_at(&vec![5; 3 * RECORD_BYTES], 20 << 20).unwrap();
         let to = in_memory().unwrap();
-        key(1).seal("one", &from, &to).unwrap();
+        key(1).seal(("one", MOST), &from, &to, &|| true).unwrap();
         let sealed = bytes_of(&to);
         assert!(sealed.len() < 2 << 20 && !sealed.windows(8).any(|bytes| bytes == b"a secret"));
-        assert!(bytes_of(&key(1).open("one", &to).unwrap()) == bytes_of(&from));
-        assert!(key(1).open("other", &to).is_err() && key(2).open("one", &to).is_err());
+        assert!(bytes_of(&key(1).open(("one", MOST), &to).unwrap()) == bytes_of(&from));
+        assert!(key(1).open(("other", MOST), &to).is_err() && key(2).open(("one", MOST), &to).is_err());
         let changed = in_memory().unwrap();
         for at in [0, 8, 9, 15, 16, 17, 24, 28, 40, sealed.len() / 2, sealed.len() - 1] {
             let mut bytes = sealed.clone();
             bytes[at] ^= 1;
             changed.write_all_at(&bytes, 0).unwrap();
-            assert!(key(1).open("one", &changed).is_err(), "byte {at}");
+            assert!(key(1).open(("one", MOST), &changed).is_err(), "byte {at}");
         }
         changed.write_all_at(&sealed, 0).unwrap();
         changed.set_len(sealed.len() as u64 - (RECORD_HEAD_BYTES + TAG_BYTES) as u64).unwrap();
-        assert!(key(1).open("one", &changed).is_err(), "without its last record");
+        assert!(key(1).open(("one", MOST), &changed).is_err(), "without its last record");
         changed.write_all_at(&[sealed.clone(), vec![0]].concat(), 0).unwrap();
-        assert!(key(1).open("one", &changed).is_err(), "something follows");
+        assert!(key(1).open(("one", MOST), &changed).is_err(), "something follows");
+        assert!(key(1).open(("one", 9000), &to).is_err());
+        let more = in_memory().unwrap();
+        assert!(key(1).seal(("one", 9000), &from, &more, &|| true).is_err());
+        assert!(key(1).seal(("one", MOST), &from, &more, &|| false).is_err());
         let empty = in_memory().unwrap();
         let to = in_memory().unwrap();
-        key(1).seal("one", &empty, &to).unwrap();
-        assert!(bytes_of(&key(1).open("one", &to).unwrap()).is_empty());
+        key(1).seal(("one", MOST), &empty, &to, &|| true).unwrap();
+        assert!(bytes_of(&key(1).open(("one", MOST), &to).unwrap()).is_empty());
     }
 
     #[test]
@@ -283,7 +326,7 @@ mod tests {
         assert!(ContentKey::find(&mine, drawn.by()).unwrap().key == drawn.key);
         assert!(matches!(ContentKey::find(&other, drawn.by()), Err(Unfit::OtherKey)));
         assert_ne!(ContentKey::draw(&mine).unwrap().by(), drawn.by());
-        assert!(drawn.of_pages() != drawn.of_file("other"));
+        assert!(drawn.of_file(super::super::PAGES) != drawn.of_file("other"));
         assert!(!format!("{drawn:?}").contains(&blake3::Hash::from(drawn.key).to_hex().to_string()));
     }
 }

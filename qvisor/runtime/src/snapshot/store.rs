@@ -11,6 +11,7 @@ use vmm::boot::BootSpec;
 use vmm::checkpoint::{ImageFiles, PageKey};
 use vmm::directory::Directory;
 use vmm::mounts::Changes;
+use vmm::process;
 
 use super::fit::{Host, check_numbers};
 use super::key::Key;
@@ -119,7 +120,10 @@ impl Store {
             self.directory()?;
         }
         let failed = |source| SnapshotError::Make { place: place.clone(), what: "drawing its key", source };
-        let draw = |path: &Path| ContentKey::draw(&Key::of_file(path)?).map_err(failed);
+        let draw = |path: &Path| {
+            process::keep_memory();
+            ContentKey::draw(&Key::of_file(path)?).map_err(failed)
+        };
         Making::begin(place, &self.path(place), parent, key.map(draw).transpose()?)
     }
 
@@ -178,7 +182,7 @@ impl Store {
             let content = content_key(key_file, &manifest)?;
             let files = files_in(&directory, &manifest)?;
             let files = match &content {
-                Some(content) => content.open_files(files)?,
+                Some(content) => content.open_files(&manifest.head, files)?,
                 None => files,
             };
             Ok((manifest, files, content.map(|content| content.of_pages())))
@@ -214,9 +218,9 @@ impl Store {
         let check = || -> Result<Manifest, Wrong> {
             let manifest = manifest_in(&directory, &key)?;
             let content = content_key(key_file, &manifest)?;
-            let files = files_in(&directory, &manifest)?;
             // All of it is read here, where nothing confines that.
             check_numbers(&manifest.head)?;
+            let files = files_in(&directory, &manifest)?;
             let Files { packed, pages_bytes, below, .. } = &manifest.files;
             if let Some(packed) = packed {
                 let said = FileDigest { bytes: *pages_bytes, digest: packed.digest.clone() };
@@ -224,7 +228,7 @@ impl Store {
             }
             below::check_packed(&files, below)?;
             let files = match &content {
-                Some(content) => content.open_files(files)?,
+                Some(content) => content.open_files(&manifest.head, files)?,
                 None => files,
             };
             let page_key = content.map(|content| content.of_pages());
@@ -348,7 +352,10 @@ impl Wrong {
 fn content_key(path: Option<&Path>, manifest: &Manifest) -> Result<Option<ContentKey>, Wrong> {
     match (path, &manifest.files.sealed) {
         (None, None) => Ok(None),
-        (Some(path), Some(by)) => Ok(Some(ContentKey::find(&Key::of_file(path)?, by)?)),
+        (Some(path), Some(by)) => {
+            process::keep_memory();
+            Ok(Some(ContentKey::find(&Key::of_file(path)?, by)?))
+        }
         (None, Some(_)) => Err(Unfit::NeedsKey.into()),
         (Some(_), None) => Err(Unfit::NotSealed.into()),
     }

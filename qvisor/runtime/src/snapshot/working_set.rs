@@ -8,6 +8,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
 
 use blake3::Hash;
 use rustix::fs::{self, Access, AtFlags};
@@ -152,7 +153,8 @@ impl Of {
 
 /// A snapshot whose working set is to be recorded.
 pub struct Recording {
-    of: Of,
+    /// With the key, which goes once the process has it: the sandbox, which is forked later, does not get it.
+    of: Mutex<Option<Of>>,
     directory: Directory,
 }
 
@@ -166,7 +168,7 @@ impl Recording {
     /// Of the snapshot in a directory, if files can be made there.
     pub(super) fn new(of: Of, directory: Directory) -> Option<Self> {
         let may_write = fs::accessat(&directory, ".", Access::WRITE_OK, AtFlags::EACCESS).is_ok();
-        may_write.then_some(Self { of, directory })
+        may_write.then_some(Self { of: Mutex::new(Some(of)), directory })
     }
 
     /// Starts a process that writes what it is told through the socket that is returned, and ends with that: whoever began the sandbox
@@ -174,6 +176,8 @@ impl Recording {
     pub(crate) fn start(&self) -> io::Result<OwnedFd> {
         let (told, teller) = UnixStream::pair()?;
         let directory = self.directory.try_clone()?;
+        let of = self.of.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(of) = of else { return Err(io::ErrorKind::NotFound.into()) };
         if let Some(between) = process::fork()? {
             process::reap(between);
             return Ok(teller.into());
@@ -183,30 +187,30 @@ impl Recording {
         }
         process::set_name(c"dormouse-record");
         process::leave_session();
-        let _ = self.serve(directory, told);
+        let _ = serve(&of, directory, told);
         process::exit_now(0)
     }
+}
 
-    /// Waits for the pages, and writes them. Without them there is nothing to write, and a failure concerns nobody: the next restore
-    /// tries again.
-    #[allow(unsafe_code)]
-    fn serve(&self, directory: Directory, told: UnixStream) -> io::Result<()> {
-        let (directory, path) = directory.into_parts();
-        // SAFETY: this process was just forked; what its parent's values own is not used here any more, and they are never dropped,
-        // since it ends here.
-        let [directory, told] = unsafe { process::keep_only([directory, told.into()]) }?;
-        process::close_streams();
-        std::env::set_current_dir("/")?;
-        footprint::trim();
-        let mut bytes = Vec::new();
-        let most = (PAGES_MAX * NUMBER_BYTES) as u64;
-        UnixStream::from(told).take(most).read_to_end(&mut bytes)?;
-        let pages = self.of.told(&bytes);
-        if pages.is_empty() {
-            return Ok(());
-        }
-        self.of.write(&Directory::of_parts(directory, path), &pages)
+/// Waits for the pages, and writes them. Without them there is nothing to write, and a failure concerns nobody: the next restore
+/// tries again.
+#[allow(unsafe_code)]
+fn serve(of: &Of, directory: Directory, told: UnixStream) -> io::Result<()> {
+    let (directory, path) = directory.into_parts();
+    // SAFETY: this process was just forked; what its parent's values own is not used here any more, and they are never dropped,
+    // since it ends here.
+    let [directory, told] = unsafe { process::keep_only([directory, told.into()]) }?;
+    process::close_streams();
+    std::env::set_current_dir("/")?;
+    footprint::trim();
+    let mut bytes = Vec::new();
+    let most = (PAGES_MAX * NUMBER_BYTES) as u64;
+    UnixStream::from(told).take(most).read_to_end(&mut bytes)?;
+    let pages = of.told(&bytes);
+    if pages.is_empty() {
+        return Ok(());
     }
+    of.write(&Directory::of_parts(directory, path), &pages)
 }
 
 #[cfg(test)]

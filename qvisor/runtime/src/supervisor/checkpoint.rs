@@ -209,7 +209,8 @@ impl Supervisor {
             _ if progress.rests_at_start => "it has not gone on yet since it was restored",
             _ if progress.checkpoint.is_some() => "another checkpoint of it is being taken",
             _ if progress.waiters.len() >= WAITERS_MAX => "too many others wait for it already",
-            _ => return Ok(()),
+            // Before anything of it is written.
+            _ => return self.hibernation.may_be_written(terms.seals),
         };
         Err(why_not.into())
     }

@@ -8,7 +8,7 @@ use crate::lock::{Rank, RwLock};
 
 impl Hibernation {
     /// Whether its pages may be written to an image, or why not. `sealed`: whoever asked for it seals it.
-    pub(crate) fn may_be_written(&self, sealed: bool) -> Result<(), String> {
+    pub fn may_be_written(&self, sealed: bool) -> Result<(), String> {
         if self.plan.packing.encrypt && !sealed {
             return Err("its pages are encrypted, and would be in the clear; pass --key-file".into());
         }

@@ -23,7 +23,7 @@ const HERE_6: [u8; 28] =
     [10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
 
 /// Most bytes of files without a name that an image keeps.
-const CONTENT_MAX: u64 = 1 << 30;
+pub const ORPHANS_BYTES_MAX: u64 = 1 << 30;
 
 impl HostIo {
     pub(super) fn carry_out_tie(&self, request: Request<'_>) -> Result<i64, Errno> {
@@ -68,7 +68,7 @@ impl HostIo {
         let name = Self::fd_name(file.as_fd());
         let from = File::from(sys::openat(self.proc_dir(), name.as_c_str(), libc::O_RDONLY, 0)?);
         let len = from.metadata()?.len();
-        if offset.checked_add(len).is_none_or(|end| end > CONTENT_MAX) {
+        if offset.checked_add(len).is_none_or(|end| end > ORPHANS_BYTES_MAX) {
             return Err(Errno(libc::EFBIG));
         }
         // Holes stay holes.
@@ -88,7 +88,8 @@ impl HostIo {
     /// Gives a regular file, which is empty, so many bytes that an image has kept from an offset on.
     pub(crate) fn put_content(&self, number: u64, image: &File, offset: u64, len: u64) -> Result<i64, Errno> {
         let file = self.files().get(handle(number)?)?;
-        let end = offset.checked_add(len).filter(|end| *end <= CONTENT_MAX).ok_or(Errno(libc::EINVAL))?;
+        let end =
+            offset.checked_add(len).filter(|end| *end <= ORPHANS_BYTES_MAX).ok_or(Errno(libc::EINVAL))?;
         if file.kind() != FileKind::Regular || file.is_path_only() {
             return Err(Errno(libc::EINVAL));
         }

@@ -44,10 +44,19 @@ pub fn set_host_name(name: &[u8]) {
 /// Memory of the host in bytes; 2 GiB when it does not say.
 #[must_use]
 pub fn host_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = total.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.map_or(2 << 30, |kib| kib << 10)
+    memory_info("MemTotal:").unwrap_or(2 << 30)
+}
+
+/// Memory of the host in bytes that programs may still take; `None`: it does not say.
+#[must_use]
+pub fn available_memory() -> Option<u64> {
+    memory_info("MemAvailable:")
+}
+
+fn memory_info(what: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let found = text.lines().find_map(|line| line.strip_prefix(what))?;
+    found.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// Memory of the host in MiB, asked of its kernel: for processes that do not see the host's files any more.
