@@ -50,7 +50,9 @@ pub fn write_set(
     for batch in ids.chunks(BATCH_PAGES) {
         fetch(&bounce.pages(batch))?;
         let content = &bounce.places()[..batch.len()];
-        let added = sums.add(batch, content, parent.as_deref_mut()).map_err(to_table)?;
+        let mut leaves =
+            |id, digest: &_| parent.as_deref_mut().is_some_and(|parent| parent.leaves(id, digest));
+        let added = sums.add(batch, content, &mut leaves).map_err(to_table)?;
         write_batch(pages, batch, content, &added).map_err(|source| ExportError::Pages { source })?;
     }
     let below: Vec<&Bits> =

@@ -12,7 +12,6 @@ use crate::error::{BaseError, SwapError, TablesError};
 use crate::packed::{PageKey, SET_PAGES_MAX};
 use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, PageBytes, PageId, offset_of};
-use crate::parent::Parent;
 use crate::pool;
 use crate::ranks::Ranks;
 use crate::tables::{self, Reader};
@@ -68,12 +67,12 @@ impl<'f> SumsWriter<'f> {
         Ok(Self { to, part: Vec::new(), sum: 0, len: 0, count: 0 })
     }
 
-    /// Adds the next pages, whose numbers ascend, but for those that `parent` has. Result: which were added.
+    /// Adds the next pages, whose numbers ascend, but for those that somebody else has. Result: which were added.
     pub fn add(
         &mut self,
         ids: &[PageId],
         pages: &[PageBytes],
-        mut parent: Option<&mut Parent>,
+        elsewhere: &mut dyn FnMut(PageId, &PageDigest) -> bool,
     ) -> io::Result<Vec<bool>> {
         let parts: Vec<&[PageBytes]> = pages.chunks(DIGESTED_PAGES).collect();
         let sums = pool::map(&parts, |part| {
@@ -81,7 +80,7 @@ impl<'f> SumsWriter<'f> {
         });
         let mut added = Vec::with_capacity(ids.len());
         for (id, (sum, digest)) in ids.iter().zip(sums.into_iter().flatten()) {
-            let is_new = !parent.as_mut().is_some_and(|parent| parent.leaves(*id, &digest));
+            let is_new = !elsewhere(*id, &digest);
             added.push(is_new);
             if is_new {
                 put_entry(&mut self.part, *id, sum, &digest);

@@ -2,7 +2,6 @@
 #![deny(unsafe_code)]
 
 mod capture;
-mod parent;
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -14,13 +13,15 @@ use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
 pub use swap::{BELOW_MAX, PageKey, PageSums, Style};
 
-pub use crate::hostcall::ties::ORPHANS_BYTES_MAX;
 use swap::{BaseError, FileBase, PackError, StackedBase};
 
-pub use self::parent::{FileId, KnownParent};
+pub use crate::hibernate::{FileId, KnownParent};
 
 use crate::memory::frames_of;
 use crate::snapshot::Snapshot;
+
+/// Most bytes of files without a name that an image keeps.
+pub const ORPHANS_BYTES_MAX: u64 = 1 << 30;
 
 /// All that a VMM must know of an image before it reads it. Whoever keeps the image keeps this with it, under the same seal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

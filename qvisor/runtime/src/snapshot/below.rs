@@ -4,26 +4,13 @@
 use std::fs::File;
 use std::io;
 
-use serde::{Deserialize, Serialize};
 use vmm::checkpoint::{BELOW_MAX, BelowFiles, FileId, ImageFiles};
 use vmm::directory::Directory;
 
-use super::manifest::{FileDigest, Manifest, PackedBy};
-use super::store::check;
-use super::{PAGES, Place, SnapshotError, TABLE, Unfit};
-
-/// Files of one of the snapshots that have some of its pages.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BelowPages {
-    /// The number in their names: their place among the files of its parent.
-    pub number: usize,
-    pub table: FileDigest,
-    pub pages_bytes: u64,
-    /// The pages are packed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub packed: Option<PackedBy>,
-}
+use super::error::{SnapshotError, Unfit};
+use super::files::check;
+use super::manifest::{BelowPages, FileDigest, Manifest};
+use super::place::{PAGES, Place, TABLE};
 
 impl BelowPages {
     /// The names of the files of this number: of pages, and of their table.

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use vmm::checkpoint::BadImage;
 
-use super::{BadWorkingSet, LayerError, Place};
+use super::layer::LayerError;
+use super::place::Place;
+use super::working_set::BadWorkingSet;
 use crate::control::OrderError;
 use crate::state::StateError;
 

@@ -7,8 +7,8 @@ use abi::layout::{self, MAX_CPUS};
 use vmm::checkpoint::ImageHead;
 use vmm::{cpu, image, process};
 
+use super::error::{SnapshotError, Unfit};
 use super::manifest::{CpuFeatures, Manifest, MountPoint};
-use super::{SnapshotError, Unfit};
 use crate::platform::PlatformChoice;
 use crate::settings::Settings;
 
@@ -187,7 +187,7 @@ impl Manifest {
 
 impl Unfit {
     /// The error about a snapshot in this place.
-    pub(crate) fn at(self, place: &super::Place) -> SnapshotError {
+    pub(crate) fn at(self, place: &super::place::Place) -> SnapshotError {
         SnapshotError::Unfit { place: place.clone(), why: self }
     }
 }

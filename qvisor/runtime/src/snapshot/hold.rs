@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{self, AtFlags};
 use vmm::directory::Directory;
 
 /// The file by which a directory is a snapshot.
@@ -29,4 +30,11 @@ pub(super) fn hold(directory: &Directory) -> io::Result<Directory> {
         }
     }
     Err(io::ErrorKind::NotFound.into())
+}
+
+/// Whether this is still the entry of that name.
+pub(super) fn is_named(parent: impl AsFd, name: impl AsRef<OsStr>, entry: impl AsFd) -> bool {
+    let named = fs::statat(parent, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW);
+    let found = fs::fstat(entry);
+    matches!((named, found), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use vmm::directory::Directory;
 use vmm::process;
 
-use super::SnapshotError;
+use super::error::SnapshotError;
 use crate::state::Id;
 
 /// The host's own key, in the directory of its snapshots.

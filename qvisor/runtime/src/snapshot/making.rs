@@ -15,15 +15,19 @@ use rustix::io::Errno;
 use vmm::checkpoint::{BadImage, BelowFiles, ImageFiles, ImageHead, PageKey, Style};
 use vmm::directory::Directory;
 
-use super::below::{self, BelowPages, Parent};
+use super::below::{self, Parent};
+use super::error::SnapshotError;
 use super::fit::Host;
+use super::hold::is_named;
 use super::key::Key;
 use super::layer::LayerFiles;
 use super::manifest::{
-    CpuFeatures, Described, FIRST_VERSION, FileDigest, Files, MANIFEST, Manifest, PackedBy, VERSION,
+    BelowPages, CpuFeatures, Described, FIRST_VERSION, FileDigest, Files, MANIFEST, Manifest, PackedBy,
+    VERSION,
 };
+use super::place::{KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
 use super::sealing::{self, ContentKey};
-use super::{KERNEL, LAYER, ORPHANS, PAGES, Place, SnapshotError, TABLE, digest, working_set};
+use super::{digest, working_set};
 use crate::removal;
 use crate::state::Id;
 use crate::units::date;
@@ -431,13 +435,6 @@ pub(super) fn lock(directory: &Directory) -> io::Result<Option<File>> {
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
         Err(std::fs::TryLockError::Error(error)) => Err(error),
     }
-}
-
-/// Whether this is still the entry of that name.
-pub(super) fn is_named(parent: impl AsFd, name: impl AsRef<OsStr>, entry: impl AsFd) -> bool {
-    let named = fs::statat(parent, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW);
-    let found = fs::fstat(entry);
-    matches!((named, found), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }
 
 /// Takes a directory that is to become the snapshot, if it is empty but for what a maker has left that was killed.

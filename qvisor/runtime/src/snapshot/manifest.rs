@@ -9,11 +9,9 @@ use vmm::checkpoint::ImageHead;
 use vmm::mounts::{self, Volume};
 use vmm::net::Network;
 
-use super::Unfit;
-use super::below::BelowPages;
+use super::error::Unfit;
 use super::key::Key;
 use super::layer::LayerFiles;
-use super::sealing::SealedBy;
 use crate::oci::MountPlan;
 
 pub(super) use super::hold::MANIFEST;
@@ -169,6 +167,29 @@ pub struct PackedBy {
     pub codec: String,
     /// The digest of the file, for those who unpack it where nothing confines them.
     pub digest: String,
+}
+
+/// Files of one of the snapshots that have some of its pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BelowPages {
+    /// The number in their names: their place among the files of its parent.
+    pub number: usize,
+    pub table: FileDigest,
+    pub pages_bytes: u64,
+    /// The pages are packed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packed: Option<PackedBy>,
+}
+
+/// The part of a manifest that says by which key a snapshot is sealed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SealedBy {
+    /// A number that was drawn for this snapshot, in hexadecimal digits.
+    pub(super) salt: String,
+    /// Tells another key.
+    pub(super) check: String,
 }
 
 /// A file's length, and its digest: BLAKE3 of its pages that are not all zeros.

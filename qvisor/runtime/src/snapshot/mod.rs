@@ -15,23 +15,20 @@
 mod below;
 mod digest;
 mod error;
+mod files;
 mod fit;
 mod hold;
 mod key;
 mod layer;
 mod making;
 mod manifest;
+mod place;
 mod sealing;
 mod store;
 #[cfg(test)]
 mod tests;
 mod working_set;
 
-use std::fmt;
-use std::path::PathBuf;
-
-pub use self::below::BelowPages;
-pub(crate) use self::below::Parent;
 pub use self::error::{SnapshotError, Unfit};
 pub use self::fit::Host;
 pub(crate) use self::key::Key;
@@ -39,47 +36,9 @@ pub(crate) use self::layer::fill;
 pub use self::layer::{Copied, Layer, LayerError, LayerFiles};
 pub use self::making::Making;
 pub use self::manifest::{
-    CpuFeatures, Described, DescribedCommand, FileDigest, Files, Manifest, MountPoint, NetworkKind, PackedBy,
+    BelowPages, CpuFeatures, Described, DescribedCommand, FileDigest, Files, Manifest, MountPoint,
+    NetworkKind, PackedBy, SealedBy,
 };
-pub use self::sealing::SealedBy;
+pub use self::place::{Place, name};
 pub use self::store::{Listed, Opened, Store, WorkingSet};
 pub use self::working_set::{BadWorkingSet, Recording};
-use crate::state::Id;
-
-/// The files of a snapshot beside its manifest.
-const KERNEL: &str = "kernel.img";
-const PAGES: &str = "pages.img";
-const TABLE: &str = "pages.table";
-const ORPHANS: &str = "orphans.img";
-/// The directory beside them that has the changes to files of a sandbox of `dormouse do`.
-const LAYER: &str = "layer";
-
-/// Where a snapshot is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In the store, by name.
-    Named(Id),
-    /// In a directory that somebody names.
-    Directory(PathBuf),
-}
-
-impl Place {
-    /// The place in the store of a name, if it is one.
-    pub fn named(text: &str) -> Result<Self, SnapshotError> {
-        name(text).map(Self::Named)
-    }
-}
-
-/// A name for a snapshot: it is made as a sandbox's is.
-pub fn name(text: &str) -> Result<Id, SnapshotError> {
-    Id::new(text).map_err(|_| SnapshotError::BadName { name: text.chars().take(80).collect() })
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Named(name) => f.write_str(name.as_str()),
-            Self::Directory(path) => write!(f, "{}", path.display()),
-        }
-    }
-}

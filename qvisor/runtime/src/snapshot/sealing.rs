@@ -21,12 +21,12 @@ use std::os::unix::fs::FileExt;
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use rustix::fs::{MemfdFlags, memfd_create};
-use serde::{Deserialize, Serialize};
 use vmm::checkpoint::{ImageFiles, ImageHead, ORPHANS_BYTES_MAX, PageKey, PageSums};
 
-use super::Unfit;
 use super::digest::{end_of_data, next_data};
+use super::error::Unfit;
 use super::key::{Key, wipe};
+use super::manifest::SealedBy;
 
 const KIND: &[u8; 8] = b"DORMSEAL";
 /// Most bytes of a record's data.
@@ -35,16 +35,6 @@ const CONTEXT: &str = "dormouse 2026 snapshot content";
 const TAG_BYTES: usize = 16;
 const HEAD_BYTES: usize = KIND.len() + 8;
 const RECORD_HEAD_BYTES: usize = 12;
-
-/// The part of a manifest that says by which key a snapshot is sealed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SealedBy {
-    /// A number that was drawn for this snapshot, in hexadecimal digits.
-    salt: String,
-    /// Tells another key.
-    check: String,
-}
 
 /// The key of a snapshot's content. It is never shown.
 #[derive(Clone)]
@@ -99,7 +89,7 @@ impl ContentKey {
 
     /// The key of pages.
     pub(crate) fn of_pages(&self) -> PageKey {
-        PageKey::new(self.of_file(super::PAGES))
+        PageKey::new(self.of_file(super::place::PAGES))
     }
 
     /// Seals a file of `most` bytes of data at most as a stream, to one that is empty. `goes_on` is asked now and then. Whoever wrote the file
@@ -184,9 +174,9 @@ impl ContentKey {
 
     /// The files of a snapshot in the clear, in memory, but for the pages, which are opened one by one.
     pub(super) fn open_files(&self, head: &ImageHead, files: ImageFiles) -> Result<ImageFiles, Unfit> {
-        let kernel = self.open((super::KERNEL, kernel_most(head)), &files.kernel)?;
-        let table = self.open((super::TABLE, table_most(head)), &files.table)?;
-        let orphans = self.open((super::ORPHANS, ORPHANS_MOST), &files.orphans)?;
+        let kernel = self.open((super::place::KERNEL, kernel_most(head)), &files.kernel)?;
+        let table = self.open((super::place::TABLE, table_most(head)), &files.table)?;
+        let orphans = self.open((super::place::ORPHANS, ORPHANS_MOST), &files.orphans)?;
         Ok(ImageFiles { kernel, table, orphans, ..files })
     }
 }
@@ -326,7 +316,7 @@ mod tests {
         assert!(ContentKey::find(&mine, drawn.by()).unwrap().key == drawn.key);
         assert!(matches!(ContentKey::find(&other, drawn.by()), Err(Unfit::OtherKey)));
         assert_ne!(ContentKey::draw(&mine).unwrap().by(), drawn.by());
-        assert!(drawn.of_file(super::super::PAGES) != drawn.of_file("other"));
+        assert!(drawn.of_file(super::super::place::PAGES) != drawn.of_file("other"));
         assert!(!format!("{drawn:?}").contains(&blake3::Hash::from(drawn.key).to_hex().to_string()));
     }
 }

@@ -1,7 +1,6 @@
 //! The snapshots that there are.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,16 +12,18 @@ use vmm::directory::Directory;
 use vmm::mounts::Changes;
 use vmm::process;
 
+use super::below::Parent;
+use super::error::{SnapshotError, Unfit};
+use super::files::check;
 use super::fit::{Host, check_numbers};
 use super::key::Key;
 use super::making::{self, Making};
 use super::manifest::{FileDigest, Files, LENGTH_MAX, MANIFEST, Manifest};
+use super::place::{KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
 use super::sealing::ContentKey;
 use super::working_set;
-use super::{
-    BadWorkingSet, KERNEL, LAYER, ORPHANS, PAGES, Parent, Place, Recording, SnapshotError, TABLE, Unfit,
-    below, digest, hold, layer,
-};
+use super::working_set::{BadWorkingSet, Recording};
+use super::{below, hold, layer};
 use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
 
@@ -380,13 +381,6 @@ fn files_in(directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Un
         return Err(Unfit::Changed(PAGES.into()));
     }
     Ok(files)
-}
-
-/// Compares a file with its digest.
-pub(super) fn check(file: &File, said: &FileDigest, name: &str) -> Result<(), Unfit> {
-    let is_so = file.metadata()?.len() == said.bytes
-        && blake3::Hash::from_hex(&said.digest).is_ok_and(|said| digest::of(file).is_ok_and(|is| is == said));
-    if is_so { Ok(()) } else { Err(Unfit::Changed(name.into())) }
 }
 
 impl Opened {

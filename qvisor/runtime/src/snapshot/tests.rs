@@ -9,6 +9,7 @@ use vmm::process;
 
 use super::key::KEY;
 use super::manifest::MANIFEST;
+use super::place::{KERNEL, ORPHANS, PAGES, TABLE};
 use super::*;
 use crate::oci::MountPlan;
 use crate::settings::{Asked, NodeConfig, Settings};
@@ -214,8 +215,10 @@ fn what_was_changed_is_refused() {
     let change = |from: &str, to: &str| fs::write(&manifest, text.replace(from, to)).unwrap();
     change("\"cpus\": 2", "\"cpus\": 3");
     assert!(bench.why(&place).contains("made by another host, or changed"));
+    change("\"version\": 1", "\"version\": 3");
+    assert!(bench.why(&place).contains("version 3 of the format"));
     change("\"version\": 1", "\"version\": 2");
-    assert!(bench.why(&place).contains("version 2 of the format"));
+    assert!(bench.why(&place).contains("made by another host, or changed"));
     fs::write(&manifest, vec![b' '; (1 << 20) + 2]).unwrap();
     assert!(bench.why(&place).contains("longer than 1 MiB"));
     fs::write(&manifest, &text).unwrap();

@@ -15,10 +15,9 @@ use rustix::fs::{self, Access, AtFlags};
 use vmm::directory::Directory;
 use vmm::{footprint, process};
 
-use super::Unfit;
-use super::hold;
+use super::error::Unfit;
+use super::hold::{self, is_named};
 use super::key::Key;
-use super::making::is_named;
 use super::manifest::{MANIFEST, Manifest};
 
 /// The file, and its name while it is written.

@@ -9,12 +9,16 @@ use std::time::Instant;
 use abi::boot::Platform;
 use abi::hostcall::{EVENT_IMAGE_OVER, Event};
 
-use super::{ImageFiles, ImageHead, ImageNews, ImageSink, ImageTaken, ImageTerms, KnownParent, WantedImage};
+use swap::BaseError;
+
+use super::{
+    FileId, ImageFiles, ImageHead, ImageNews, ImageSink, ImageTaken, ImageTerms, KnownParent, WantedImage,
+};
 use crate::errno::Errno;
 use crate::hibernate::{Hibernation, ImagePages, micros};
 use crate::hostcall::events::EventQueue;
 use crate::image::{KERNEL_DIGEST, STUB_DIGEST};
-use crate::memory::SandboxMemory;
+use crate::memory::{SandboxMemory, frames_of};
 use crate::sandbox::Sandbox;
 use crate::snapshot;
 
@@ -31,6 +35,12 @@ struct Begun {
 }
 
 impl Sandbox {
+    /// The parent of an image of it, by [its tables](KnownParent::read).
+    pub fn read_parent(&self, tables: &[File], files: Vec<FileId>) -> Result<KnownParent, BaseError> {
+        let config = self.config();
+        KnownParent::read(tables, files, frames_of(config.memory_most_bytes.max(config.memory_bytes)))
+    }
+
     /// Asks the kernel, which is asleep, to have its memory written to these files, whose content goes. The outcome is told to
     /// [`SandboxConfig::images`], or the kernel's refusal to [`SandboxConfig::report`]. It sleeps on then, or goes on, which may be before
     /// its pages are written. Those that `parent` has are left to it. The number of a request is used once.
@@ -171,7 +181,12 @@ impl PagesWriter {
     fn write(self, begun: Begun) -> Result<(), Errno> {
         let Begun { request, files, mut parent, pages, mut taken } = begun;
         let (start, follows) = (Instant::now(), pages.may_follow());
-        let written = self.hibernation.write_begun_pages(&self.memory, &pages, &files, parent.as_mut());
+        let written = self.hibernation.write_begun_pages(
+            &self.memory,
+            &pages,
+            (&files.pages, &files.table),
+            parent.as_mut(),
+        );
         taken.below = parent.iter().flat_map(KnownParent::used).collect();
         taken.left_pages = parent.as_mut().map_or(0, |parent| parent.pages().left().len());
         taken.pages_us = micros(start.elapsed());

@@ -66,7 +66,7 @@ mod tests {
 
     fn write(memory: &SandboxMemory, hibernation: &Hibernation, files: &ImageFiles) -> u64 {
         let pages = hibernation.begin_pages(&files.pages).unwrap();
-        hibernation.write_begun_pages(memory, &pages, files, None).unwrap();
+        hibernation.write_begun_pages(memory, &pages, (&files.pages, &files.table), None).unwrap();
         pages.len()
     }
 

@@ -11,6 +11,7 @@ mod ignored;
 mod image;
 pub mod injection;
 mod lists;
+mod parent;
 mod plan;
 mod settling;
 pub mod stats;
@@ -30,6 +31,7 @@ use self::home::PagesHome;
 pub use self::ignored::Ignored;
 use self::injection::Point;
 use self::lists::Outgoing;
+pub use self::parent::{FileId, KnownParent};
 pub use self::plan::{
     AWAKE_AT_MOST, Codec, CodecError, DEFAULT_DIR, ExecProbe, Outbound, Reap, SwapPlan, Wishes,
 };

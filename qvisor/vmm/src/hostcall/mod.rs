@@ -28,5 +28,5 @@ mod streams;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-pub(crate) mod ties;
+mod ties;
 mod watches;

@@ -10,6 +10,7 @@ use super::host_io::HostIo;
 use super::sockets::request::SocketKind;
 use super::sockets::sys as sockets;
 use super::stream_kind::Stream;
+use crate::checkpoint::ORPHANS_BYTES_MAX;
 use crate::errno::Errno;
 use crate::memory;
 use crate::process;
@@ -21,9 +22,6 @@ const CONNECT_MS: i32 = 2000;
 const HERE: [u8; 16] = [2, 0, 0, 0, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 const HERE_6: [u8; 28] =
     [10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
-
-/// Most bytes of files without a name that an image keeps.
-pub const ORPHANS_BYTES_MAX: u64 = 1 << 30;
 
 impl HostIo {
     pub(super) fn carry_out_tie(&self, request: Request<'_>) -> Result<i64, Errno> {

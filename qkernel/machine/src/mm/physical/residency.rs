@@ -331,7 +331,7 @@ pub fn is_staying() -> bool {
     wanted == hc::KEEP_IMAGE
 }
 
-/// What has stayed in memory is resident again, though the host knows it by an image.
+/// Ends a stay: content in memory is resident again, though the host knows it by an image.
 pub fn end_stay() {
     if let Some(number) = RESIDENCY.number() {
         RESIDENCY.end_stay(number);

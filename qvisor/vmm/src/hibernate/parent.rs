@@ -8,10 +8,6 @@ use rustix::fs::{self, AtFlags, StatxFlags};
 use serde::{Deserialize, Serialize};
 use swap::{BaseError, Bits, PageId, PageSums, Parent};
 
-use super::BadImage;
-use crate::memory::frames_of;
-use crate::sandbox::Sandbox;
-
 /// A file, wherever it is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,9 +37,9 @@ pub struct KnownParent {
 impl KnownParent {
     /// By the tables of its pages, its own and those below it, of a sandbox whose pages have numbers below `end`. `files`: where the pages
     /// of each are.
-    pub fn read(tables: &[File], files: Vec<FileId>, end: PageId) -> Result<Self, BadImage> {
+    pub fn read(tables: &[File], files: Vec<FileId>, end: PageId) -> Result<Self, BaseError> {
         if tables.len() != files.len() {
-            return Err(BadImage::OtherFiles { found: tables.len(), said: files.len() });
+            return Err(BaseError::Damaged { what: "there is another number of files than of tables" });
         }
         let tables = tables.iter().map(|table| PageSums::read(table, end));
         let tables = tables.collect::<Result<Vec<_>, BaseError>>()?;
@@ -75,13 +71,5 @@ impl KnownParent {
     /// The places of those of its files that pages are left to.
     pub(crate) fn used(&self) -> Vec<usize> {
         self.pages.used().map(|(place, _)| place).collect()
-    }
-}
-
-impl Sandbox {
-    /// The parent of an image of it, by [its tables](KnownParent::read).
-    pub fn read_parent(&self, tables: &[File], files: Vec<FileId>) -> Result<KnownParent, BadImage> {
-        let config = self.config();
-        KnownParent::read(tables, files, frames_of(config.memory_most_bytes.max(config.memory_bytes)))
     }
 }
