@@ -25,6 +25,7 @@ pub const SCENARIOS: &[fn()] = &[
     nothing_runs_before_it_goes_on,
     signals_wait_but_for_the_one_that_kills,
     who_comes_in_rests,
+    who_comes_in_with_a_pass_runs,
     a_fork_loop_comes_to_rest,
     a_parent_that_waits_for_its_vfork_child_rests,
     a_stop_and_a_pause_need_both_to_end,
@@ -53,7 +54,7 @@ fn paused(number: u64) -> Told {
 
 /// The app is told to rest, or to go on.
 pub(super) fn rest(number: i64, rests: bool) {
-    request(APP.0, number, rests);
+    request(APP.0, number, rests, false);
     run_all();
 }
 
@@ -126,13 +127,46 @@ fn who_comes_in_rests() {
     assert!(has(&app.root, b"made"), "it does not begin");
 }
 
+/// In a pause that lets them in, processes that come in run, and their children do; once it is over they rest as all others.
+fn who_comes_in_with_a_pass_runs() {
+    let [_pause, app, _other] = pod();
+    request(APP.0, 1, true, true);
+    run_all();
+    take_reports();
+    give(&app.process, mkdir());
+    let task = make_leader(&app.container, &app.root, 0);
+    let process = task.process.clone();
+    app.container.came_in(&process);
+    let child = app.container.pids.tree.lock().new_id() + 1;
+    let made = [text(SCRATCH + 64, b"/child\0"), call(MKDIR, &[SCRATCH + 64, 0o755])];
+    feed_process(APP, child, made.into_iter().chain(sleep()));
+    let made = [text(SCRATCH, b"/mine\0"), call(MKDIR, &[SCRATCH, 0o755]), call(FORK, &[])];
+    feed_process(APP, process.pid, made.into_iter().chain(sleep()));
+    task.start();
+    drop(task);
+    run_all();
+    assert!(has(&app.root, b"mine") && has(&app.root, b"child"), "it rests");
+    assert!(!has(&app.root, b"made"), "another one runs");
+    request(APP.0, 2, false, false);
+    run_all();
+    assert!(has(&app.root, b"made"), "it does not go on");
+    // Passes are of one pause.
+    request(APP.0, 3, true, true);
+    run_all();
+    give(&process, [text(SCRATCH, b"/late\0"), call(MKDIR, &[SCRATCH, 0o755])]);
+    assert!(!has(&app.root, b"late"), "an old pass counts");
+    request(APP.0, 4, false, false);
+    run_all();
+    assert!(has(&app.root, b"late"));
+}
+
 /// Processes that fork without end rest, too, with all their children.
 fn a_fork_loop_comes_to_rest() {
     let [_pause, app, _other] = pod();
     let forks = || core::iter::repeat_with(|| [call(FORK, &[]), call(SCHED_YIELD, &[])]).take(10).flatten();
     (4..80).for_each(|pid| feed_process(APP, pid, forks().chain(sleep())));
     take_reports();
-    let pause_now = Step::Host(|| request(APP.0, 1, true));
+    let pause_now = Step::Host(|| request(APP.0, 1, true, false));
     give(&app.process, forks().take(3).chain([pause_now]).chain(mkdir()));
     assert_eq!(take_reports(), [paused(1)]);
     assert!(!has(&app.root, b"made"), "a step in the pause");
@@ -251,7 +285,7 @@ fn the_last_request_counts() {
     rest(6, false);
     assert_eq!(take_reports(), [paused(7)]);
     assert!(app.container.is_paused());
-    request(99, 1, true);
+    request(99, 1, true, false);
     rest(8, false);
     assert_eq!(take_reports(), []);
 }
@@ -259,7 +293,7 @@ fn the_last_request_counts() {
 /// Tasks that rest count as waiting: nothing keeps the sandbox from hibernating.
 fn a_sandbox_with_a_paused_container_is_at_rest() {
     let [_pause, app, _other] = pod();
-    give(&app.process, [Step::Host(|| request(APP.0, 1, true))].into_iter().chain(mkdir()));
+    give(&app.process, [Step::Host(|| request(APP.0, 1, true, false))].into_iter().chain(mkdir()));
     assert!(sched::is_at_rest() && !sched::has_waiting());
     let frozen = sched::freeze();
     assert!(frozen.is_some_and(|frozen| frozen.is_undisturbed()), "a task runs");
@@ -280,7 +314,7 @@ fn a_sandbox_hibernates_with_paused_containers() {
     rest(1, true);
     take_reports();
     fall_asleep();
-    request(OTHER.0, 1, true);
+    request(OTHER.0, 1, true, false);
     run_all();
     assert_eq!(take_reports(), [Told::Paused(OTHER, 1)], "a pause is no wake event");
     // It sleeps still: another request finds nothing to do.
@@ -300,7 +334,7 @@ fn a_sandbox_hibernates_with_paused_containers() {
     rest(2, false);
     assert_eq!(take_reports(), [Told::WakeEvent(WakeEvent::Container)]);
     assert!(has(&app.root, b"made") && !has(&other.root, b"made"), "what rests after the wake");
-    request(OTHER.0, 2, false);
+    request(OTHER.0, 2, false, false);
     run_all();
     assert!(has(&other.root, b"made"), "it does not go on");
 }
