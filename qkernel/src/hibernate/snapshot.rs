@@ -100,8 +100,11 @@ fn take(frozen: &Frozen, request: i64, is_image: bool) -> core::result::Result<R
     if !is_asleep() {
         return Err("it is not asleep any more".into());
     }
-    if residency::is_staying() && !is_image {
-        return Err("its memory has not gone to its home".into());
+    match residency::is_staying() {
+        true if !is_image => return Err("its memory has not gone to its home".into()),
+        true => {}
+        // What is known by another image would be nowhere in this one.
+        false => residency::end_stay(),
     }
     if is_image {
         caches::shrink();

@@ -370,17 +370,11 @@ pub fn enter_namespaces_of(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::setns(pidfd.as_raw_fd(), all) }).map(drop)
 }
 
-/// This process's memory is in no core dump, and nobody else looks into it, if that can be.
+/// This process's memory is in no core dump.
 pub fn keep_memory() {
-    // SAFETY: live structures and integers only.
-    unsafe {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
-        // Others than root would lose the way to their own descriptors by it.
-        if effective_user() == 0 {
-            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        }
-    }
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a live structure.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
 }
 
 /// No program that it executes has more privileges, and nobody looks into its memory.

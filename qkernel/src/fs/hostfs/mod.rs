@@ -22,7 +22,7 @@ use abi::hostcall::HostStat;
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicBool, Ordering};
 use hashbrown::HashMap;
 
 use crate::fs::dentry;
@@ -291,7 +291,14 @@ impl HostInode {
     /// Its name, or the other one, has been removed.
     fn unlinked(&self, dir: &Arc<dyn Inode>, name: &[u8]) {
         let gone = if self.is_at(dir, name) {
-            let other = core::mem::replace(&mut *self.other_name.lock(), NodeName::Unknown);
+            let mut other = core::mem::replace(&mut *self.other_name.lock(), NodeName::Unknown);
+            if other.is(dir, name) {
+                other = NodeName::Unknown;
+            }
+            if matches!(other, NodeName::Known { .. }) {
+                // It has another one.
+                self.loses_name.store(false, Ordering::SeqCst);
+            }
             core::mem::replace(&mut *self.name.lock(), other)
         } else {
             let mut other = self.other_name.lock();

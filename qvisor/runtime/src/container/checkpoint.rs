@@ -16,6 +16,7 @@ use vmm::process;
 use crate::cgroup;
 use crate::control::{self, Imaged, ImagingError, OrderError};
 use crate::front::CommandRecord;
+use crate::orders;
 use crate::snapshot::{
     Copied, Described, Key, Layer, LayerError, Making, Manifest, Place, SnapshotError, Store,
 };
@@ -85,7 +86,7 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
         if options.parent.is_some() {
             return Err(refused("its content is to be sealed, and a parent's pages are not"));
         }
-        has_room_to_seal(&state).map_err(|why| refused(&why))?;
+        has_room_to_seal(root, id, &state).map_err(|why| refused(&why))?;
     }
     let making = options.store.begin(&options.place, parent, options.key_file.as_deref())?;
     let sandbox = root.sandbox(id)?;
@@ -121,19 +122,24 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     Ok(Taken { manifest, image, layer_us: layer, packed_us })
 }
 
-/// Whether what the sandbox has in memory can be there once more, in its control groups and on the host; or why not.
-fn has_room_to_seal(state: &OciState) -> Result<(), String> {
-    let usage = cgroup::usage(&cgroup::groups_of(state.pid)).memory.usage;
+/// Whether all memory of the sandbox, stored or not, can be there once more, in its control group and on the host; or why not.
+fn has_room_to_seal(root: &Root, id: &Id, state: &OciState) -> Result<(), String> {
+    let stats = orders::stats(root, id).map_err(|error| error.to_string())?.memory;
+    let needed = stats.user_resident_bytes + stats.swapped_bytes + stats.kernel_heap_bytes;
     let short = |left: u64, of: &str| {
-        let needed = usage.bytes;
         format!("until it is sealed its memory is needed once more, {needed} bytes, and {of} has {left} left")
     };
-    let left = usage.limit_bytes.map(|limit| limit.saturating_sub(usage.bytes));
-    if let Some(left) = left.filter(|left| *left < usage.bytes) {
+    let memory = cgroup::usage(&cgroup::groups_of(state.pid)).memory;
+    let stat = |name: &str| memory.stat.get(name).copied().unwrap_or(0);
+    // The host gives files' pages up first.
+    let cache = stat("cache").max(stat("file")).saturating_sub(stat("shmem"));
+    let in_use = memory.usage.bytes.saturating_sub(cache);
+    let left = memory.usage.limit_bytes.map(|limit| limit.saturating_sub(in_use));
+    if let Some(left) = left.filter(|left| *left < needed) {
         return Err(short(left, "the limit of its control group"));
     }
     match process::available_memory() {
-        Some(left) if left < usage.bytes => Err(short(left, "the host")),
+        Some(left) if left < needed => Err(short(left, "the host")),
         _ => Ok(()),
     }
 }

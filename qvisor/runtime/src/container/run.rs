@@ -94,14 +94,10 @@ impl Run<'_> {
             // Until it has gone on it ends with this process.
             result = self.order(Order::RestAtStart).and_then(|()| start()).and_then(|()| self.run_after());
         }
-        if result.is_ok() {
-            created.release()?;
-        }
+        let released = result.and_then(|()| created.release());
         // Its lock is the sandbox's alone from here on: who sees it free knows that the sandbox has ended.
         drop(created);
-        if self.after.is_none() {
-            result = start();
-        }
+        let result = released.and_then(|()| if self.after.is_none() { start() } else { Ok(()) });
         if let Err(error) = result {
             self.delete()?;
             return Err(error);

@@ -157,7 +157,11 @@ impl Supervisor {
         terms: ImageTerms,
     ) {
         // Tables of a parent are read only if there is a use for them, and not under the lock.
-        let may = self.may_checkpoint(&self.lock(), of, terms);
+        let may = {
+            let progress = &mut *self.lock();
+            self.take_leash_news(progress);
+            self.may_checkpoint(progress, of, terms)
+        };
         let given = may.and_then(|()| self.files_of(files.0, files.1));
         let progress = &mut *self.lock();
         self.take_leash_news(progress);

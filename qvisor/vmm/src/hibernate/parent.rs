@@ -14,15 +14,21 @@ use swap::{BaseError, Bits, PageId, PageSums, Parent};
 pub struct FileId {
     pub device: u64,
     pub inode: u64,
+    /// When it was made, in nanoseconds: the number may become another one's. 0: the file system does not say.
+    pub made_ns: u64,
 }
 
 impl FileId {
     /// Which file this is.
     pub fn of(file: impl AsFd) -> std::io::Result<Self> {
         // The jail has no other call for it.
-        let found = fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
+        let wanted = StatxFlags::INO | StatxFlags::BTIME;
+        let found = fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)?;
         let device = fs::makedev(found.stx_dev_major, found.stx_dev_minor);
-        Ok(Self { device, inode: found.stx_ino })
+        let seconds = u64::try_from(found.stx_btime.tv_sec).unwrap_or_default();
+        let made_ns = seconds.saturating_mul(1_000_000_000).saturating_add(found.stx_btime.tv_nsec.into());
+        let is_told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Ok(Self { device, inode: found.stx_ino, made_ns: if is_told { made_ns } else { 0 } })
     }
 }
 
@@ -48,7 +54,7 @@ impl KnownParent {
 
     /// Leaves a page to it that is known to be the one in this file. False: it has another one there, or none.
     pub(crate) fn leave_to(&mut self, file: FileId, id: PageId) -> bool {
-        let place = self.files.iter().position(|has| *has == file);
+        let place = self.files.iter().position(|has| *has == file && file.made_ns != 0);
         place.is_some_and(|place| self.pages.leave_to(place, id))
     }
 

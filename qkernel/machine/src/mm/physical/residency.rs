@@ -169,6 +169,18 @@ impl Residency {
         self.number().is_some() && is_set(&self.staying, index) && clear(&self.staying, index)
     }
 
+    /// How many frames are absent whose content has stayed.
+    fn stayed(&self) -> u64 {
+        let (Some(staying), Some(absent)) = (self.staying.get(), self.absent.get()) else { return 0 };
+        if self.number().is_none() {
+            return 0;
+        }
+        let words = staying.iter().zip(*absent);
+        words
+            .map(|(a, b)| u64::from((a.load(Ordering::Relaxed) & b.load(Ordering::Relaxed)).count_ones()))
+            .sum()
+    }
+
     /// Content that has stayed by this number is resident again. Whoever asks whether any stays meanwhile waits for the end of it.
     fn end_stay(&self, number: u64) {
         let (Some(staying), Some(absent), Some(arriving)) =
@@ -250,9 +262,9 @@ fn queue_of(index: u32) -> &'static WaitQueue {
     &WAITING[index as usize % WAITING.len()]
 }
 
-/// How many frames have their content elsewhere.
+/// How many frames have their content elsewhere than in memory.
 pub fn swapped() -> u64 {
-    RESIDENCY.count.load(Ordering::Relaxed)
+    RESIDENCY.count.load(Ordering::Relaxed).saturating_sub(RESIDENCY.stayed())
 }
 
 /// Whether the frame's content is elsewhere, or on its way.
