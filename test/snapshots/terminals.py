@@ -110,6 +110,10 @@ class Shell:
 
         def is_new():
             size[:] = terminal.output_of("stty size")
+            if size != wanted:
+                # Before each prompt bash reads the size and sets it again: a new one that comes in between is lost.
+                terminal.resize(rows, columns - 1)
+                terminal.resize(rows, columns)
             return size == wanted
         check(comes(is_new, ANSWER_SECONDS), f"the size of the terminal is {size}, not {wanted}, after {self.container.generation} restores")
         terminal.type("fg %2\n")
