@@ -61,7 +61,7 @@ pub use file::{SwapFileError, open_unnamed};
 pub use home::{Home, Stat, Stored};
 pub use layered::Layered;
 pub use pack::pack_base;
-pub use packed::PageKey;
+pub use packed::{PageKey, wipe};
 pub use packing::{Codec, CodecError, Packing, Repacked};
 pub use page::{Class, PAGE_BYTES, Page, PageBytes, PageId};
 pub use parent::Parent;

@@ -11,12 +11,10 @@ use std::sync::Arc;
 use abi::PAGE_SIZE;
 use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
-pub use swap::{BELOW_MAX, PageKey, PageSums, Style};
-
+pub use swap::{BELOW_MAX, PageKey, PageSums, Style, wipe};
 use swap::{BaseError, FileBase, PackError, StackedBase};
 
 pub use crate::hibernate::{FileId, KnownParent};
-
 use crate::memory::frames_of;
 use crate::snapshot::Snapshot;
 

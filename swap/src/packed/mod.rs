@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use codec::Engine;
 
 use self::seal::Key;
-pub use self::seal::PageKey;
+pub use self::seal::{PageKey, wipe};
 pub use self::set::{Layout, PackedSet};
 pub use self::write::{Outcome, SetPlan, Source, write_set};
 use crate::error::SwapError;

@@ -30,8 +30,8 @@ impl Drop for PageKey {
     }
 }
 
-/// Overwrites bytes, though nobody reads them afterwards.
-fn wipe(bytes: &mut [u8]) {
+/// Overwrites bytes of a key, though nobody reads them afterwards: processes that are forked later have them no more.
+pub fn wipe(bytes: &mut [u8]) {
     std::hint::black_box(&mut *bytes).fill(0);
     std::hint::black_box(&*bytes);
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{self, RenameFlags};
 use rustix::io::Errno;
+use vmm::checkpoint::wipe;
 use vmm::directory::Directory;
 use vmm::process;
 
@@ -28,12 +29,6 @@ impl Drop for Key {
     fn drop(&mut self) {
         wipe(&mut self.0);
     }
-}
-
-/// Overwrites bytes of a key, though nobody reads them afterwards: processes that are forked later have them no more.
-pub(super) fn wipe(bytes: &mut [u8]) {
-    std::hint::black_box(&mut *bytes).fill(0);
-    std::hint::black_box(&*bytes);
 }
 
 impl Key {

@@ -20,12 +20,12 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use rustix::fs::{MemfdFlags, memfd_create};
-use vmm::checkpoint::{ImageFiles, ImageHead, ORPHANS_BYTES_MAX, PageKey, PageSums};
+use vmm::checkpoint::{ImageFiles, ImageHead, ORPHANS_BYTES_MAX, PageKey, PageSums, wipe};
+use vmm::process;
 
 use super::digest::{end_of_data, next_data};
 use super::error::Unfit;
-use super::key::{Key, wipe};
+use super::key::Key;
 use super::manifest::SealedBy;
 
 const KIND: &[u8; 8] = b"DORMSEAL";
@@ -197,7 +197,7 @@ const SLACK: u64 = 16 << 20;
 
 /// A file in memory, which ends with its descriptors.
 pub(super) fn in_memory() -> io::Result<File> {
-    Ok(memfd_create(c"snapshot", MemfdFlags::CLOEXEC)?.into())
+    Ok(process::memory_file(c"snapshot")?.into())
 }
 
 fn stream_head(len: u64) -> [u8; HEAD_BYTES] {

@@ -47,6 +47,8 @@ struct Residency {
     staying: Once<&'static [AtomicU64]>,
     /// Odd: there may be such frames. It grows with each time that content stays, and each end of that.
     stays: AtomicU64,
+    /// How many frames are absent whose content has stayed, while any stays.
+    stayed: AtomicU64,
     /// Held while frames are claimed, and while they land.
     claims: SpinLock<()>,
     /// How many frames are absent.
@@ -61,6 +63,7 @@ impl Residency {
             untouched: Once::new(),
             staying: Once::new(),
             stays: AtomicU64::new(0),
+            stayed: AtomicU64::new(0),
             claims: SpinLock::new(Rank::Claims, ()),
             count: AtomicU64::new(0),
         }
@@ -117,7 +120,7 @@ impl Residency {
             let is_here = came || self.number().is_none() && is_set(&self.staying, index);
             if is_here && clear(&self.absent, index) {
                 self.count.fetch_sub(1, Ordering::Relaxed);
-                clear(&self.staying, index);
+                self.stays_no_more(index);
             }
             clear(&self.arriving, index);
         }
@@ -150,12 +153,14 @@ impl Residency {
     fn stay(&self, bits: impl Iterator<Item = u64>) {
         let (Some(staying), Some(absent)) = (self.staying.get(), self.absent.get()) else { return };
         let _claims = self.claims.lock();
-        let stayed = self.number().is_some();
+        let (stayed, mut count) = (self.number().is_some(), 0);
         for ((word, absent), bits) in staying.iter().zip(*absent).zip(bits) {
             let before =
                 if stayed { word.load(Ordering::Acquire) & absent.load(Ordering::Acquire) } else { 0 };
             put(word, bits | before);
+            count += u64::from((bits | before).count_ones());
         }
+        self.stayed.store(count, Ordering::Relaxed);
         self.stays.fetch_add(if stayed { 2 } else { 1 }, Ordering::SeqCst);
     }
 
@@ -166,19 +171,22 @@ impl Residency {
 
     /// Whether the content of a frame has stayed and is about to go; true once for each.
     fn leaves(&self, index: u32) -> bool {
-        self.number().is_some() && is_set(&self.staying, index) && clear(&self.staying, index)
+        self.number().is_some() && is_set(&self.staying, index) && self.stays_no_more(index)
+    }
+
+    /// True once for each frame whose content has stayed.
+    fn stays_no_more(&self, index: u32) -> bool {
+        let stayed = clear(&self.staying, index);
+        if stayed {
+            self.stayed.fetch_sub(1, Ordering::Relaxed);
+        }
+        stayed
     }
 
     /// How many frames are absent whose content has stayed.
     fn stayed(&self) -> u64 {
-        let (Some(staying), Some(absent)) = (self.staying.get(), self.absent.get()) else { return 0 };
-        if self.number().is_none() {
-            return 0;
-        }
-        let words = staying.iter().zip(*absent);
-        words
-            .map(|(a, b)| u64::from((a.load(Ordering::Relaxed) & b.load(Ordering::Relaxed)).count_ones()))
-            .sum()
+        // What is on its way at the end of a stay is counted off behind it.
+        self.number().map_or(0, |_| self.stayed.load(Ordering::Relaxed))
     }
 
     /// Content that has stayed by this number is resident again. Whoever asks whether any stays meanwhile waits for the end of it.
@@ -480,6 +488,7 @@ mod tests {
         // All are marked again; the one that was reached is listed, and another one that was resident before.
         residency.replace([0b1_1111].into_iter());
         residency.stay([0b1_0010].into_iter());
+        assert_eq!((residency.count.load(Ordering::Relaxed), residency.stayed()), (5, 4));
         // Frame 3 is elsewhere.
         assert!(
             [0, 1, 2, 4].iter().all(|index| is_set(&residency.staying, *index))
