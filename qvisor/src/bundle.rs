@@ -31,6 +31,7 @@ fn options(
         systemd_cgroup,
         node: NodeConfig::load(config)?,
         snapshot: None,
+        snapshot_container: None,
         surroundings: Surroundings::default(),
         clone: None,
         strace: args.strace,

@@ -103,17 +103,26 @@ pub fn restore(
         return Err(SnapshotError::Unfit { place, why: Unfit::OfCommand }.into());
     }
     keep_sealed(&opened, &mut asked.hibernation)?;
+    if opened.manifest.container.pod.is_some() && args.after.is_some() {
+        return Err(
+            "cannot use --after with the snapshot of a pod: leave it out, and use exec once it goes on"
+                .into(),
+        );
+    }
+    let named = args.container.as_deref().or_else(|| opened.has_further(&args.id).then_some(&*args.id));
+    let bundle = args.bundle.map_or_else(|| opened.bundle(named).map(Path::to_owned), Ok)?;
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let options = CreateOptions {
         asked,
         root: root.clone(),
         id: Id::new(&args.id)?,
-        bundle: args.bundle.unwrap_or_else(|| opened.bundle().to_owned()),
+        bundle,
         pid_file: args.pid_file.map(absolute),
         console_socket: args.console_socket.map(absolute),
         systemd_cgroup,
         node,
         snapshot: Some(Arc::new(opened)),
+        snapshot_container: args.container,
         surroundings,
         clone: None,
         strace: false,
@@ -184,12 +193,13 @@ pub fn run_clone(
         asked: Asked { userns: args.userns.into(), hibernation, ..Asked::default() },
         root: root.clone(),
         id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
-        bundle: opened.bundle().to_owned(),
+        bundle: opened.bundle(None)?.to_owned(),
         pid_file: None,
         console_socket: None,
         systemd_cgroup,
         node,
         snapshot: Some(Arc::new(opened)),
+        snapshot_container: None,
         surroundings: args.origin.surroundings(),
         clone: None,
         strace: false,

@@ -56,7 +56,11 @@ pub struct RestoreArgs {
     /// Directory with a config.json, with the mounts that the snapshot was made with [default: the snapshot's own]
     #[arg(long, short, value_name = "DIR")]
     pub bundle: Option<PathBuf>,
-    /// Come back once it goes on
+    /// Go on as this further container of the pod that the snapshot is of [default: the one that the annotation
+    /// io.kubernetes.cri.container-name names, or that had the ID]
+    #[arg(long, value_name = "NAME")]
+    pub container: Option<String>,
+    /// Come back once it goes on; in a pod, once it will go on with the others
     #[arg(long, short)]
     pub detach: bool,
     /// Run a command in it by /bin/sh -c before its programs go on; if it fails, the container is removed

@@ -89,7 +89,7 @@ pub const CPU_TIME: u32 = 14;
 pub const EXEC_TAKE: u32 = 15;
 /// (container id, phys, len): takes the records of the container that [`EVENT_CREATE`] announced, as [`EXEC_TAKE`] does those of a
 /// process; mounts in them name roots by handles, which are the kernel's from now on as well. Result: bytes; `-ESRCH` when
-/// nobody wants it any more.
+/// nobody wants it any more. With a `len` of 0 nothing is taken, and the result is how many bytes there are.
 pub const CONTAINER_TAKE: u32 = 29;
 
 // ---- memory ----

@@ -143,6 +143,11 @@ pub fn exec_take(id: u64, bytes: &mut [u8]) -> Result<usize> {
     take_records(hc::EXEC_TAKE, id, bytes)
 }
 
+/// How many bytes the records have of a container that is to begin.
+pub fn container_len(id: ContainerId) -> Result<i64> {
+    call(hc::CONTAINER_TAKE, [id.0, 0, 0, 0, 0, 0]).map(u64::cast_signed)
+}
+
 /// Takes the records of a container that is to begin, into `bytes`.
 pub fn container_take(id: ContainerId, bytes: &mut [u8]) -> Result<usize> {
     take_records(hc::CONTAINER_TAKE, id.0, bytes)

@@ -64,14 +64,12 @@ pub enum Changed {
     Accept,
 }
 
-/// Finds what a sandbox holds that could not be opened anew.
-pub fn check(ties: &[(u32, Tied)]) -> core::result::Result<(), Why> {
+/// Finds what a sandbox with these containers holds that could not be opened anew.
+pub fn check(ties: &[(u32, Tied)], containers: &[ContainerId]) -> core::result::Result<(), Why> {
     ties.iter().try_for_each(|(_, tied)| match tied {
         Tied::Alone(why) => Err(String::from(*why)),
-        Tied::Given(Given::Mount { container, .. } | Given::Stream { container, .. })
-            if *container != ContainerId::FIRST.0 =>
-        {
-            Err("it has more than one container".into())
+        Tied::Given(Given::Mount { container, .. }) if !containers.contains(&ContainerId(*container)) => {
+            Err("files of a container that has ended are open".into())
         }
         Tied::Node { node, .. } => check_node(node, ties),
         Tied::Socket(socket) if socket.is_incomplete => {
@@ -486,13 +484,16 @@ mod tests {
         let root = Arc::new(Bare { dir: None, own: Some(3) });
         let node = |dir: Option<Arc<Bare>>, own| -> Arc<dyn Node> { Arc::new(Bare { dir, own }) };
         let tied = |node| Tied::Node { node, flags: 0, is_lower: false };
-        let with = |more: Tied| check(&[(3, Tied::Given(mount(0, b"/", 0))), (7, more)]);
+        let with = |more: Tied| {
+            check(&[(3, Tied::Given(mount(0, b"/", 0))), (7, more)], &[ContainerId::FIRST, ContainerId(2)])
+        };
         assert!(with(tied(node(Some(root.clone()), None))).is_ok());
         // Without a name, but by a handle of its own; and by none.
         assert!(with(tied(node(None, Some(7)))).is_ok());
         assert!(with(tied(node(None, None))).is_err());
         assert!(with(tied(node(Some(Arc::new(Bare { dir: None, own: Some(9) })), None))).is_err());
         assert!(with(Tied::Connection(ConnectionOrigin::default())).is_ok());
+        assert!(with(Tied::Given(mount(2, b"/", 0))).is_ok());
         assert!(with(Tied::Given(mount(1, b"/", 0))).unwrap_err().contains("container"));
         let crowded = SocketOrigin { is_incomplete: true, ..SocketOrigin::default() };
         assert!(with(Tied::Socket(Box::new(crowded))).is_err());

@@ -5,10 +5,13 @@
 
 use abi::boot::BootInfo;
 use abi::report::Report;
+use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::{host_facts, new_idle, run_idle};
+use crate::container::launch::{reason, take_spec};
 use crate::container::limits;
 use crate::fs::generation;
 use crate::fs::host_poll;
@@ -17,11 +20,10 @@ use crate::hibernate;
 use crate::proc;
 use crate::spec::Spec;
 use crate::syscall::kcmp;
-use crate::task::container::{self, ContainerId};
+use crate::task::container::{self, Container, ContainerId};
 use crate::task::group_exit::exited;
-use abi::limits::ContainerLimit;
-use machine::host;
-use machine::mm::{frames, working_set};
+use machine::host::{self, Handle};
+use machine::mm::working_set;
 use machine::objects::{self, Tied};
 use machine::recording;
 use machine::reopen::{self, Changed};
@@ -70,27 +72,54 @@ pub(crate) fn revive(boot: &BootInfo, records: &[u8]) {
     }
 }
 
-/// Opens everything anew that the sandbox had of the host, and has it meet its new surroundings.
+/// Opens everything anew that the sandbox had of the host, and has its containers meet their new surroundings.
 fn move_in(old: &[(u32, Tied)], spec: &mut Spec) -> Result<(), String> {
     spec.say_whose(ContainerId::FIRST.0, 0);
+    let mut further = further()?;
     let changed = if spec.accepts_changed { Changed::Accept } else { Changed::Refuse };
-    reopen::reopen(old, spec.take_files(), changed, &spec.ports)?;
+    let of_further = further.iter_mut().flat_map(|(_, spec)| spec.take_files());
+    let mut files: Vec<Handle> = of_further.collect();
+    files.extend(spec.take_files());
+    reopen::reopen(old, files, changed, &spec.ports)?;
     moved::look_anew()?;
     host::end_placing();
     generation::advance();
     let first = container::find(ContainerId::FIRST).ok_or("its first container has ended")?;
-    if !spec.hostname.is_empty() {
-        first.set_host_name(spec.hostname.clone());
-        first.set_domain_name(spec.domainname.clone());
-    }
-    for (limit, value) in &spec.limits {
-        if *limit == ContainerLimit::MemoryMax && frames::set_limit(*value).is_err() {
-            return Err("it holds more memory than its limit is now".into());
+    meet(&first, spec)?;
+    for (container, spec) in &mut further {
+        if spec.hostname.is_empty() {
+            // Containers of a pod may have one host name.
+            spec.hostname = first.host_name();
         }
-        first.limits.set(*limit, *value);
-        limits::apply_cpu(&first, *limit);
+        meet(container, spec)?;
     }
     Ok(())
+}
+
+/// The further containers of a pod, with what the VMM says of each. It runs this kernel once all of them have come.
+fn further() -> Result<Vec<(Arc<Container>, Spec)>, String> {
+    let all = container::all().into_iter().filter(|container| container.id != ContainerId::FIRST);
+    all.map(|container| {
+        let spec = host::container_len(container.id)
+            .and_then(|len| take_spec(len, |bytes| host::container_take(container.id, bytes)))
+            .map_err(|error| format!("a container of its pod is not there: {}", reason(error)))?;
+        spec.say_whose(container.id.0, 0);
+        Ok((container, spec))
+    })
+    .collect()
+}
+
+/// Has a container take the names and limits that it has now.
+fn meet(container: &Container, spec: &Spec) -> Result<(), String> {
+    if !spec.hostname.is_empty() {
+        container.set_host_name(spec.hostname.clone());
+        container.set_domain_name(spec.domainname.clone());
+    }
+    if limits::set_all(container, &spec.limits) {
+        Ok(())
+    } else {
+        Err("it holds more memory than its limit is now".into())
+    }
 }
 
 /// Says whether the sandbox, which sleeps, can go on; else it ends.

@@ -20,15 +20,31 @@ pub fn change(id: u64, flags: u32, value: u64) {
         container.limits.set(limit, value);
         return apply_cpu(&container, limit);
     }
-    // The first container's limit is the sandbox's, and bounds the others as well.
+    host::report(&Report::LimitAnswered { request, holds: set_memory(&container, value) });
+}
+
+/// Sets its limit of memory; false: it holds more. The first container's limit is the sandbox's, and bounds the others as well.
+fn set_memory(container: &Container, value: u64) -> bool {
     let holds = match container.id {
         ContainerId::FIRST => frames::set_limit(value).is_ok(),
         _ => container.memory().set_limit(value).is_ok(),
     };
     if holds {
-        container.limits.set(limit, value);
+        container.limits.set(ContainerLimit::MemoryMax, value);
     }
-    host::report(&Report::LimitAnswered { request, holds });
+    holds
+}
+
+/// Sets the limits with which it goes on under another VMM; false: it holds more memory than that.
+pub fn set_all(container: &Container, limits: &[(ContainerLimit, u64)]) -> bool {
+    limits.iter().all(|(limit, value)| {
+        if *limit == ContainerLimit::MemoryMax {
+            return set_memory(container, *value);
+        }
+        container.limits.set(*limit, *value);
+        apply_cpu(container, *limit);
+        true
+    })
 }
 
 /// Has the limit of processor time hold that is set. The first container's quota is the sandbox's, which the host enforces.

@@ -2,6 +2,7 @@
 //! kernel. Under the other VMM the kernel begins at its entry and is revived ([`crate::boot`]).
 
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall as hc;
@@ -11,6 +12,7 @@ use super::HIBERNATION;
 use super::state_machine::HibernationMachine;
 use crate::fs::caches;
 use crate::net::inet::own;
+use crate::task::container::{self, ContainerId};
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::mm::{residency, window};
@@ -109,7 +111,8 @@ fn take(frozen: &Frozen, request: i64, is_image: bool) -> core::result::Result<R
     if is_image {
         caches::shrink();
         let ties = objects::ties().map_err(|_| "there is no memory left to list its files")?;
-        reopen::check(&ties)?;
+        let containers: Vec<ContainerId> = container::all().iter().map(|container| container.id).collect();
+        reopen::check(&ties, &containers)?;
         let kept = own::hold();
         if IS_UNCONNECTED.load(Ordering::SeqCst) {
             reopen::check_unconnected(&ties, &kept.pairs)?;

@@ -125,7 +125,12 @@ pub enum Order {
     /// Another container begins in this sandbox, a pod's: `len` bytes of records follow the line. With it come the listener
     /// of the container's own control socket, its streams, and its views of the host's files. The connection stays open for
     /// the container's life: [`Report`]s come back, and orders go to the container. When it is closed the container ends.
-    Create { len: u32 },
+    Create {
+        len: u32,
+        /// It goes on in a sandbox that begins with a snapshot, whose kernel knows it by this number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        restores: Option<u64>,
+    },
     /// A further process runs: `len` bytes of records follow the line, and its streams come with it. Answered by
     /// [`ExecReport`]s; `Kill` and `Winsize` on the same connection are for that process.
     Exec {

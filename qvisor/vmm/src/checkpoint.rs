@@ -271,6 +271,9 @@ pub struct ImageTaken {
     pub kernel_us: u64,
     /// How long its pages were written, behind it where it goes on.
     pub pages_us: u64,
+    /// The further containers of a pod that are in it, as far as whoever runs the sandbox knows.
+    #[serde(default)]
+    pub further: Vec<u64>,
     /// The files that pages were left to: their places among those of its parent, the parent's own being 0, in the order of the table.
     #[serde(default)]
     pub below: Vec<usize>,

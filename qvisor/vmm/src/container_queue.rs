@@ -46,9 +46,27 @@ impl ContainerQueue {
         Ok((id, len))
     }
 
-    /// Drops the request for a container that is wanted no more, if the kernel has not taken it.
-    pub fn drop_request(&self, id: ContainerId) {
-        self.0.lock().requests.remove(&id);
+    /// Adds a container that the kernel has had under another VMM, by the id that it had. The error says why it is none.
+    pub fn add_again(&self, id: ContainerId, request: Request) -> Result<(), &'static str> {
+        let mut waiting = self.0.lock();
+        if waiting.is_closed {
+            return Err(LEAVES);
+        }
+        if id.0 > waiting.last || waiting.requests.contains_key(&id) {
+            return Err("it is no container that was there, or comes in already");
+        }
+        waiting.requests.insert(id, request);
+        Ok(())
+    }
+
+    /// Drops the request for a container that is wanted no more, if the kernel has not taken it; whether it had not.
+    pub fn drop_request(&self, id: ContainerId) -> bool {
+        self.0.lock().requests.remove(&id).is_some()
+    }
+
+    /// How many bytes the records of a container have.
+    pub(crate) fn len(&self, id: ContainerId) -> Result<i64, Errno> {
+        self.0.lock().requests.get(&id).map(Request::len).ok_or(Errno(libc::ESRCH))
     }
 
     /// Takes nobody in any more, unless one waits: so the next VMM needs no more than the last id.
@@ -145,10 +163,23 @@ mod tests {
     }
 
     #[test]
+    fn one_that_was_there_comes_again_by_its_id_and_no_other_one_does() {
+        let (queue, io) = (ContainerQueue::default(), io());
+        queue.begin_after(3);
+        queue.add_again(ContainerId(2), request("/")).unwrap();
+        assert!(queue.add_again(ContainerId(2), request("/")).is_err(), "it comes in already");
+        assert!(queue.add_again(ContainerId(4), request("/")).is_err(), "it was never there");
+        assert_eq!(queue.len(ContainerId(3)), Err(Errno(libc::ESRCH)));
+        let len = queue.len(ContainerId(2)).unwrap();
+        assert_eq!(i64::try_from(queue.take(ContainerId(2), &io).unwrap().len()), Ok(len));
+        assert_eq!(queue.add(request("/")).unwrap().0, ContainerId(4));
+    }
+
+    #[test]
     fn one_that_is_wanted_no_more_is_not_there() {
         let (queue, io) = (ContainerQueue::default(), io());
         let (id, _) = queue.add(request("/")).unwrap();
-        queue.drop_request(id);
+        assert!(queue.drop_request(id) && !queue.drop_request(id));
         assert_eq!(queue.take(id, &io).unwrap_err(), Errno(libc::ESRCH));
         assert!(io.files().is_empty());
     }

@@ -312,15 +312,19 @@ class Redis:
     """Clients that keep their connections to a redis in the same container: one has an answer that nobody has read, and one waits in BLPOP."""
 
     def __init__(self):
-        with listen("127.0.0.1") as found:
-            port = found.getsockname()[1]
-        subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", "/tmp"],
-                         stdout=subprocess.DEVNULL)
+        port = self._begin()
         self.asking, self.waiting, self.pushing = (self._connect(port) for _ in range(3))
         self.ids = [self._ask(client, "CLIENT ID") for client in (self.asking, self.waiting, self.pushing)]
         self.turn, self.popped = 0, queue.Queue()
         threading.Thread(target=self._pop, daemon=True).start()
         self._leave()
+
+    def _begin(self):
+        with listen("127.0.0.1") as found:
+            port = found.getsockname()[1]
+        subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", "/tmp"],
+                         stdout=subprocess.DEVNULL)
+        return port
 
     def _connect(self, port):
         end = time.monotonic() + SECONDS
@@ -362,3 +366,10 @@ class Redis:
         ids = [self._ask(client, "CLIENT ID") for client in (self.asking, self.pushing)]
         assert ids == [self.ids[0], self.ids[2]], "redis knows a client by another number"
         self._leave()
+
+
+class RedisBeside(Redis):
+    """Clients of a redis in another container of the pod."""
+
+    def _begin(self):
+        return int(os.environ["REDIS_PORT"])

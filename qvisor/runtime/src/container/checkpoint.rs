@@ -70,23 +70,17 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
             return Err(refused("its first process does not run yet; start it first"));
         }
     }
-    if super::is_further(root, id) {
-        return Err(refused("it shares the sandbox of a pod, and snapshots are made of whole sandboxes"));
+    if let Some(first) = super::first_of(root, id) {
+        let why = format!("it is in the pod of {first}, which is written as a whole; make one of that");
+        return Err(refused(&why));
     }
-    let (described, layer) = describe(root, id, &state)?;
+    let (mut described, layer) = describe(root, id, &state)?;
     // A key that cannot be had is no reason to end a container.
     let key = options.store.key()?;
     let parent = options.parent.as_ref().map(|parent| options.store.parent(parent)).transpose()?;
     if options.key_file.is_some() {
-        if layer.is_some() {
-            return Err(refused(
-                "its changes to files would be in the clear: those of dormouse do are not sealed",
-            ));
-        }
-        if options.parent.is_some() {
-            return Err(refused("its content is to be sealed, and a parent's pages are not"));
-        }
-        has_room_to_seal(root, id, &state).map_err(|why| refused(&why))?;
+        let may = may_be_sealed(options, layer.is_some()).and_then(|()| has_room_to_seal(root, id, &state));
+        may.map_err(|why| refused(&why))?;
     }
     let making = options.store.begin(&options.place, parent, options.key_file.as_deref())?;
     let sandbox = root.sandbox(id)?;
@@ -106,6 +100,9 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     if !imaged.stands_still() {
         return Err(refused("it went on before all of it was copied"));
     }
+    if let Some(pod) = &mut described.pod {
+        *pod = super::further_described(root, id, &imaged.image.further).map_err(|why| refused(&why))?;
+    }
     // Until it is on the disk the sandbox stands still, and goes on should that fail.
     let (manifest, layer) = taking.commit(imaged.image.head.clone(), described, &key)?;
     let image = imaged.kept().map_err(|source| {
@@ -120,6 +117,16 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
         state::wait_for_end(&sandbox, Instant::now() + END_PATIENCE);
     }
     Ok(Taken { manifest, image, layer_us: layer, packed_us })
+}
+
+fn may_be_sealed(options: &CheckpointOptions<'_>, has_layer: bool) -> Result<(), String> {
+    if has_layer {
+        return Err("its changes to files would be in the clear: those of dormouse do are not sealed".into());
+    }
+    if options.parent.is_some() {
+        return Err("its content is to be sealed, and a parent's pages are not".into());
+    }
+    Ok(())
 }
 
 /// Whether all memory of the sandbox, stored or not, can be there once more, in its control group and on the host; or why not.

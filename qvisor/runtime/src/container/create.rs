@@ -49,6 +49,8 @@ pub struct CreateOptions {
     pub node: NodeConfig,
     /// The snapshot that it begins with, whatever the bundle says.
     pub snapshot: Option<Arc<Opened>>,
+    /// The further container of the snapshot's pod that it goes on from, if not the one that has its name.
+    pub snapshot_container: Option<String>,
     /// Things there that may be other than they were.
     pub surroundings: Surroundings,
     /// It is a command's clone: with control groups of its own, whatever the bundle says.
@@ -63,7 +65,7 @@ pub struct CreateOptions {
 }
 
 /// Things that a container which begins with a snapshot may find other than they were.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
     /// Files that it has open may have changed.
     pub accepts_changed: bool,
@@ -157,12 +159,14 @@ impl ForkPlan {
         shape: Shape,
         bundle: Bundle,
         settings: Settings,
-        platform: Platform,
         cgroups: Cgroups,
+        base: &Base,
     ) -> Self {
         match pod {
-            Membership::Further(further) => Self::Keeper(Box::new(further.plan(bundle, cgroups))),
-            _ => Self::Vmm(Box::new(sandbox_plan(shape, bundle, settings, platform, cgroups))),
+            Membership::Further(further) => {
+                Self::Keeper(Box::new(further.plan(bundle, cgroups, base.further)))
+            }
+            _ => Self::Vmm(Box::new(sandbox_plan(shape, bundle, settings, base.platform, cgroups))),
         }
     }
 }
@@ -282,7 +286,7 @@ impl Creation {
         let mut cgroups = make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
         let holder = cgroups.take_holder();
         let state = creating(id, &container);
-        let record = Record::new(&container, &cgroups, &pod, restore.is_some(), options.clone.as_ref());
+        let record = Record::new(&container, &cgroups, &pod, base.digest.clone(), options.clone.as_ref());
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
         self.save_process(&container, &record, cpus).map_err(failed)?;
@@ -290,7 +294,7 @@ impl Creation {
         let owns_terminal = container.terminal && console.is_none();
         let bundle = Bundle { container, state: state.clone(), clone: options.clone.clone() };
         let shape = Shape::new(cpus, memory_bytes, record.is_pod, restore);
-        let plan = ForkPlan::of(pod, shape, bundle, settings, base.platform, cgroups);
+        let plan = ForkPlan::of(pod, shape, bundle, settings, cgroups, &base);
         let channel = self.fork(plan, console, preserved).map_err(failed)?;
         base.read_ahead();
         let mut channel = BufReader::with_capacity(512, channel);

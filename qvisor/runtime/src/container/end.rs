@@ -41,7 +41,7 @@ pub(super) fn run_inside(
     record: &Record,
     state: &OciState,
 ) -> Result<(), ContainerError> {
-    if record.is_restored {
+    if record.snapshot.is_some() {
         return Ok(());
     }
     let state = hook_state(state, Status::Created);

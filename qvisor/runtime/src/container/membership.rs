@@ -169,9 +169,15 @@ impl Further {
         ((pod.vmm, pod.vmm_start) == (self.record.vmm, self.record.vmm_start)).then_some(pod.number)
     }
 
-    pub(super) fn plan(self, bundle: Bundle, cgroups: Cgroups) -> KeeperPlan {
+    /// Whether its pod began with the snapshot whose manifest has this digest.
+    pub(super) fn began_with(&self, snapshot: &str) -> bool {
+        let first = Id::new(&self.record.first).ok().and_then(|id| self.root.record::<Record>(&id));
+        first.is_some_and(|first| first.snapshot.as_deref() == Some(snapshot))
+    }
+
+    pub(super) fn plan(self, bundle: Bundle, cgroups: Cgroups, restores: Option<u64>) -> KeeperPlan {
         let Self { record: PodRecord { first, vmm: vmm_pid, place, .. }, vmm, root } = self;
-        KeeperPlan { bundle, place, vmm_pid, vmm, root, first, cgroups }
+        KeeperPlan { bundle, place, vmm_pid, vmm, root, first, restores, cgroups }
     }
 }
 

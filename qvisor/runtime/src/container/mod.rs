@@ -21,13 +21,45 @@ pub use end::{delete, kill, start};
 pub use error::ContainerError;
 pub use run::{After, run};
 
-use crate::snapshot::Described;
+use crate::snapshot::{Described, FurtherDescribed};
 use crate::state::{Id, OciState, Root};
 
 /// Whether a container shares the sandbox of a pod that began with another.
 #[must_use]
 pub fn is_further(root: &Root, id: &Id) -> bool {
     root.record::<record::Record>(id).is_some_and(|record| record.pod.is_some())
+}
+
+/// The id of the container that the pod began with whose sandbox this one shares, having come to it.
+pub(super) fn first_of(root: &Root, id: &Id) -> Option<String> {
+    Some(root.record::<record::Record>(id)?.pod?.first)
+}
+
+/// The further containers of the pod that began with this one, which its kernel knows by these numbers, as a snapshot describes them.
+pub(super) fn further_described(
+    root: &Root,
+    first: &Id,
+    numbers: &[u64],
+) -> Result<Vec<FurtherDescribed>, String> {
+    let record: record::Record = root.record(first).ok_or("nothing was noted of it")?;
+    let ids = root.ids().map_err(|error| error.to_string())?;
+    let others = ids.iter().filter_map(|id| {
+        let other: record::Record = root.record(id)?;
+        Some((other.number_in(&record)?, id, other))
+    });
+    let others: Vec<_> = others.collect();
+    let described = numbers.iter().map(|number| {
+        let found = others.iter().find(|(of, ..)| of == number).and_then(|(_, id, other)| {
+            Some(FurtherDescribed {
+                number: *number,
+                container: other.clone().described(&root.state(id).ok()?),
+            })
+        });
+        found.ok_or_else(|| {
+            format!("nothing was noted of container {number} of its pod, or it has just ended")
+        })
+    });
+    described.collect()
 }
 
 /// A container as a snapshot describes it; `None`: its files end with a command, since it has no bundle or is a clone.

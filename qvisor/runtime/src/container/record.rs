@@ -33,9 +33,9 @@ pub struct Record {
     /// Its bundle, for the manifests of snapshots.
     #[serde(default)]
     pub(super) bundle: BundleRecord,
-    /// It begins with a snapshot.
+    /// The digest of the manifest of the snapshot that it begins with.
     #[serde(default)]
-    pub(super) is_restored: bool,
+    pub(super) snapshot: Option<String>,
     /// It is a clone of the command with this mark, and goes with it.
     #[serde(default)]
     pub(super) clone: Option<String>,
@@ -79,7 +79,7 @@ impl Record {
         container: &ContainerSpec,
         cgroups: &Cgroups,
         pod: &Membership,
-        is_restored: bool,
+        snapshot: Option<String>,
         clone: Option<&ClonePlan>,
     ) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Record {
             is_pod: pod.is_first(),
             pod: pod.record(),
             bundle: BundleRecord::from(container),
-            is_restored,
+            snapshot,
             clone: clone.map(|clone| clone.mark.clone()),
         }
     }
@@ -111,7 +111,14 @@ impl Record {
             terminal,
             mounts,
             command: None,
+            pod: self.is_pod.then(Vec::new),
         }
+    }
+
+    /// The number that it has in the pod of the sandbox that this container is the first of; `None`: it is in no such pod.
+    pub(super) fn number_in(&self, first: &Self) -> Option<u64> {
+        let pod = self.pod.as_ref()?;
+        ((pod.vmm, pod.vmm_start) == (first.vmm, first.vmm_start)).then_some(pod.number)
     }
 
     /// Takes the files of a further container of a pod away from the pod's VMM, if that lives.

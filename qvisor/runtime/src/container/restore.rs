@@ -6,18 +6,26 @@ use abi::boot::Platform;
 use vmm::boot::BootSpec;
 use vmm::process;
 
-use super::create::CreateOptions;
+use super::create::{CreateOptions, Surroundings};
 use super::error::ContainerError;
 use super::membership::Membership;
-use crate::oci::ContainerSpec;
+use crate::oci::{self, ContainerSpec};
 use crate::settings::{FromSnapshot, Settings};
 use crate::snapshot::{MountPoint, Opened, Place, SnapshotError, Store, Unfit};
 use crate::vmm_process::plan::RestorePlan;
 
+const OF_THE_FIRST: &str =
+    "ports and changed files are the whole pod's; give --port and --changed-files to its first container";
+
 /// The platform that a sandbox begins on, and its snapshot.
 pub(super) struct Base {
     pub platform: Platform,
+    /// Of a sandbox that begins with it.
     pub snapshot: Option<Arc<Opened>>,
+    /// Of a further container of a pod that does: the number that it has there.
+    pub further: Option<u64>,
+    /// The digest of the snapshot's manifest.
+    pub digest: Option<String>,
 }
 
 impl Base {
@@ -32,23 +40,43 @@ impl Base {
             |message| ContainerError::Failed { id: options.id.as_str().to_owned(), message, code: None };
         let Some(snapshot) = find(options, settings)? else {
             let platform = settings.platform.choose().map_err(|error| failed(error.to_string()))?;
-            return Ok(Self { platform, snapshot: None });
+            return Ok(Self { platform, snapshot: None, further: None, digest: None });
         };
-        if !matches!(pod, Membership::None) {
-            return Err(failed(
-                "a snapshot is of a sandbox of its own, and it belongs to a pod; set pods to separate".into(),
-            ));
+        let unfit = |why: Unfit| why.at(&snapshot.place);
+        let (manifest, digest) = (&snapshot.manifest, Some(snapshot.digest()?));
+        let described = &manifest.container;
+        if described.command.is_some() {
+            return Err(unfit(Unfit::OfCommand).into());
         }
-        let manifest = &snapshot.manifest;
-        if manifest.container.command.is_some() {
-            return Err(Unfit::OfCommand.at(&snapshot.place).into());
+        let platform = manifest.platform_for(settings).map_err(unfit)?;
+        let mounts = MountPoint::of(&container.mounts);
+        if let Membership::Further(pod) = pod {
+            let name = options.snapshot_container.as_deref().or(oci::container_name(&container.annotations));
+            let further = described.needs_further(name.unwrap_or(options.id.as_str())).map_err(unfit)?;
+            further.container.check_bundle(&mounts, container.terminal).map_err(unfit)?;
+            if digest.as_deref().is_none_or(|digest| !pod.began_with(digest)) {
+                return Err(failed("its pod began with another snapshot, or with none".into()));
+            }
+            if options.surroundings != Surroundings::default() {
+                return Err(failed(OF_THE_FIRST.into()));
+            }
+            return Ok(Self { platform, snapshot: None, further: Some(further.number), digest });
         }
-        let memory_bytes = container.resources.memory_bytes(process::host_memory());
-        let checked =
-            manifest.check_bundle(&MountPoint::of(&container.mounts), container.terminal, memory_bytes);
-        let platform = checked.and_then(|()| manifest.platform_for(settings));
-        let platform = platform.map_err(|why| why.at(&snapshot.place))?;
-        Ok(Self { platform, snapshot: Some(snapshot) })
+        match (&described.pod, pod, &options.clone) {
+            (Some(_), _, Some(_)) => return Err(unfit(Unfit::OfPod).into()),
+            (Some(_), Membership::None, _) => return Err(unfit(Unfit::NeedsPod).into()),
+            (None, Membership::First(_), _) => return Err(unfit(Unfit::NoPod).into()),
+            _ => {}
+        }
+        if let Some(name) = &options.snapshot_container {
+            return Err(failed(format!(
+                "it is to go on as container {name} of a pod, and its bundle is of none"
+            )));
+        }
+        let memory_bytes = pod.resources(container).memory_bytes(process::host_memory());
+        let checked = described.check_bundle(&mounts, container.terminal);
+        checked.and_then(|()| manifest.check_limit(memory_bytes)).map_err(unfit)?;
+        Ok(Self { platform, snapshot: Some(snapshot), further: None, digest })
     }
 
     /// The memory of what begins with a sealed snapshot is to be sealed as well when it comes to the disk.
@@ -66,7 +94,9 @@ impl Base {
         let Some(snapshot) = &self.snapshot else { return Ok(None) };
         let told = snapshot.start_recording();
         let (head, page_key) = (snapshot.manifest.head.clone(), snapshot.page_key.clone());
-        Ok(Some(RestorePlan { head, files: snapshot.files()?, page_key, told }))
+        let further =
+            snapshot.manifest.container.pod.iter().flatten().map(|further| further.number).collect();
+        Ok(Some(RestorePlan { head, files: snapshot.files()?, page_key, further, told }))
     }
 
     /// Says which pages come back first, or that they are to be recorded.

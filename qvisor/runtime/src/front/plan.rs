@@ -109,7 +109,7 @@ pub(super) fn of_snapshot(
     (boot.accepts_changed, boot.ports) = (options.accepts_changed, options.ports);
     options.opened.read_ahead();
     options.opened.say_working_set(&mut boot, is_silent, warn);
-    let told = options.opened.start_recording();
+    let (told, page_key) = (options.opened.start_recording(), options.opened.page_key.clone());
     let files = options.opened.files().map_err(|error| unfit(error.into()))?;
     Ok(Plan {
         tree: Tree::CopyOnWrite {
@@ -132,7 +132,7 @@ pub(super) fn of_snapshot(
         boot,
         pause_hibernates: false,
         is_pod: false,
-        restore: Some(RestorePlan { head, files, page_key: options.opened.page_key.clone(), told }),
+        restore: Some(RestorePlan { head, files, page_key, further: Vec::new(), told }),
         host_uds: command.host_uds,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, pids: command.pids, disk_bytes: options.disk_bytes }),

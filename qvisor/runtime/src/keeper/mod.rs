@@ -49,6 +49,8 @@ pub struct KeeperPlan {
     /// The state root, and the id of the container that the pod began with.
     pub root: Root,
     pub first: String,
+    /// It goes on in a pod that begins with a snapshot, by the number that it has there.
+    pub restores: Option<u64>,
     pub cgroups: Cgroups,
 }
 
@@ -59,7 +61,7 @@ pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
     let Inherited { channel, listener, lock, companions, console, preserved } = inherited;
     process::leave_session();
     let early = plan.cgroups.join().and_then(|()| console.map_or(Ok(()), process::take_terminal));
-    let KeeperPlan { bundle, place, vmm_pid, vmm, root, first, cgroups: _cgroups } = plan;
+    let KeeperPlan { bundle, place, vmm_pid, vmm, root, first, restores, cgroups: _cgroups } = plan;
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
     let kept = unsafe { keep(channel, listener, lock, companions, preserved, vec![vmm]) };
@@ -75,6 +77,7 @@ pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
         vmm,
         root,
         first,
+        restores,
         channel: Arc::new(channel),
         listener,
         companions,
@@ -102,6 +105,7 @@ struct Keeper {
     vmm: OwnedFd,
     root: Root,
     first: String,
+    restores: Option<u64>,
     channel: Arc<UnixStream>,
     listener: UnixListener,
     companions: Option<Companions>,
@@ -196,6 +200,7 @@ impl Keeper {
         let descriptors =
             listener.chain(streams.iter().map(|(fd, _)| fd.as_fd())).chain(views.iter().map(OwnedFd::as_fd));
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
-        control::ask(socket, Order::Create { len }, &records, &descriptors).map_err(VmmError::PodSocket)
+        let order = Order::Create { len, restores: self.restores };
+        control::ask(socket, order, &records, &descriptors).map_err(VmmError::PodSocket)
     }
 }

@@ -38,7 +38,7 @@ use error::Result;
 use file::{CONFIG_MAX, read};
 pub use mounts::{HostSource, MountPlan, mount_options};
 pub use namespaces::Namespaces;
-pub use pod::{Pod, PodSize};
+pub use pod::{Pod, PodSize, container_name};
 pub use process::capability;
 use spec::CONFIG;
 

@@ -10,6 +10,8 @@ use crate::resources::{Cpu, Resources};
 /// The annotations for a container's kind, and those for the id of the pod's first container.
 const KINDS: [&str; 2] = ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"];
 const FIRSTS: [&str; 2] = ["io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"];
+/// The annotations for a container's name, which it has in any pod that is made of the same parts.
+const NAMES: [&str; 2] = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"];
 /// The size of a pod: what all its containers are to have together. 0: not limited.
 const SIZE: &str = "io.kubernetes.cri.sandbox-";
 /// The least share of processor time that a group of version 1 can have.
@@ -35,6 +37,11 @@ pub struct PodSize {
     /// Microseconds.
     pub cpu_quota: Option<i64>,
     pub cpu_period: Option<u64>,
+}
+
+/// The name that a container of a pod has by its annotations.
+pub fn container_name(annotations: &BTreeMap<String, String>) -> Option<&str> {
+    NAMES.iter().find_map(|name| annotations.get(*name)).map(String::as_str)
 }
 
 impl Pod {

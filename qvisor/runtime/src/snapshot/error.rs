@@ -79,6 +79,19 @@ pub enum Unfit {
     Layer(LayerError),
     #[error("it is a sandbox of dormouse do; begin with it by dormouse do --from")]
     OfCommand,
+    #[error("it is a pod; begin with it by dormouse restore, or by an annotation")]
+    OfPod,
+    #[error(
+        "it is a pod, and the bundle is not the first container's of one (annotation io.kubernetes.cri.container-type, and pods \
+         set to shared)"
+    )]
+    NeedsPod,
+    #[error("it is no pod, and the bundle's container begins one; set pods to separate")]
+    NoPod,
+    #[error("it is a pod that has no further container {name}; {has}")]
+    NoContainer { name: String, has: String },
+    #[error("it is no pod, so it has no further container {name}")]
+    NoFurther { name: String },
     #[error("its pages are not as they were: {0}")]
     Pages(#[from] BadImage),
     #[error("its working set is not the one that was recorded: {0}")]

@@ -8,7 +8,7 @@ use vmm::checkpoint::ImageHead;
 use vmm::{cpu, image, process};
 
 use super::error::{SnapshotError, Unfit};
-use super::manifest::{CpuFeatures, Manifest, MountPoint};
+use super::manifest::{CpuFeatures, Described, Manifest, MountPoint};
 use crate::platform::PlatformChoice;
 use crate::settings::Settings;
 
@@ -154,15 +154,21 @@ impl Manifest {
         Ok(if made { Platform::Kvm } else { Platform::Systrap })
     }
 
-    /// Says what a bundle lacks that the snapshot was made with: its kernel finds files by the mounts that they were in. `memory_bytes`:
-    /// the bundle's limit.
-    pub fn check_bundle(
-        &self,
-        mounts: &[MountPoint],
-        terminal: bool,
-        memory_bytes: u64,
-    ) -> Result<(), Unfit> {
-        for made in &self.container.mounts {
+    /// Says why its pages do not fit below a limit of memory.
+    pub fn check_limit(&self, memory_bytes: u64) -> Result<(), Unfit> {
+        let needed = self.head.pages.saturating_mul(abi::PAGE_SIZE);
+        if needed > memory_bytes {
+            let why = format!("the bundle's limit is {memory_bytes}; raise linux.resources.memory.limit");
+            return Err(Unfit::Size { what: format!("{needed} bytes of memory"), why });
+        }
+        Ok(())
+    }
+}
+
+impl Described {
+    /// Says what a bundle lacks that it was made with: the kernel finds files by the mounts that they were in.
+    pub fn check_bundle(&self, mounts: &[MountPoint], terminal: bool) -> Result<(), Unfit> {
+        for made in &self.mounts {
             let has = mounts.iter().rev().find(|mount| mount.path == made.path);
             let Some(has) = has else { return Err(Unfit::NoMount { path: made.path.clone() }) };
             if has.kind != made.kind {
@@ -173,15 +179,7 @@ impl Manifest {
                 });
             }
         }
-        if self.container.terminal != terminal {
-            return Err(Unfit::Terminal { wanted: self.container.terminal });
-        }
-        let needed = self.head.pages.saturating_mul(abi::PAGE_SIZE);
-        if needed > memory_bytes {
-            let why = format!("the bundle's limit is {memory_bytes}; raise linux.resources.memory.limit");
-            return Err(Unfit::Size { what: format!("{needed} bytes of memory"), why });
-        }
-        Ok(())
+        if self.terminal == terminal { Ok(()) } else { Err(Unfit::Terminal { wanted: self.terminal }) }
     }
 }
 

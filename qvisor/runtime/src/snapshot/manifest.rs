@@ -12,7 +12,7 @@ use vmm::net::Network;
 use super::error::Unfit;
 use super::key::Key;
 use super::layer::LayerFiles;
-use crate::oci::MountPlan;
+use crate::oci::{self, MountPlan};
 
 pub(super) use super::hold::MANIFEST;
 /// The version of the format, and that of snapshots which are not sealed and have no pages in files of others.
@@ -58,6 +58,39 @@ pub struct Described {
     /// It is a sandbox of `dormouse do`; then the bundle is its root file system, and it has no mounts by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<DescribedCommand>,
+    /// It is the first container of a pod, which has these further ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Vec<FurtherDescribed>>,
+}
+
+/// A further container of a pod that a snapshot was made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FurtherDescribed {
+    /// By which the pod's kernel knows it.
+    pub number: u64,
+    pub container: Described,
+}
+
+impl Described {
+    /// The name by which a pod's container is found: that of its annotation, or its ID.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        oci::container_name(&self.annotations).unwrap_or(&self.id)
+    }
+
+    /// The pod's further container of this name; or which there are.
+    pub fn needs_further(&self, name: &str) -> Result<&FurtherDescribed, Unfit> {
+        let Some(pod) = &self.pod else { return Err(Unfit::NoFurther { name: name.into() }) };
+        pod.iter().find(|further| further.container.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = pod.iter().map(|further| further.container.name()).collect();
+            let has = match &names[..] {
+                [] => "it has none".into(),
+                names => format!("it has {}", names.join(", ")),
+            };
+            Unfit::NoContainer { name: name.into(), has }
+        })
+    }
 }
 
 /// The parts of a sandbox of `dormouse do` that its kernel does not know.

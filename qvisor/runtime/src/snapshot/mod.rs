@@ -36,8 +36,8 @@ pub(crate) use self::layer::fill;
 pub use self::layer::{Copied, Layer, LayerError, LayerFiles};
 pub use self::making::Making;
 pub use self::manifest::{
-    BelowPages, CpuFeatures, Described, DescribedCommand, FileDigest, Files, Manifest, MountPoint,
-    NetworkKind, PackedBy, SealedBy,
+    BelowPages, CpuFeatures, Described, DescribedCommand, FileDigest, Files, FurtherDescribed, Manifest,
+    MountPoint, NetworkKind, PackedBy, SealedBy,
 };
 pub use self::place::{Place, name};
 pub use self::store::{Listed, Opened, Store, WorkingSet};

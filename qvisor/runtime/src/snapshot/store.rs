@@ -419,9 +419,24 @@ impl Opened {
         }
     }
 
-    /// The bundle that the snapshot's container was made from.
+    /// The bundle that the snapshot's container was made from, or the further one of its pod with this name.
+    pub fn bundle(&self, further: Option<&str>) -> Result<&Path, SnapshotError> {
+        let container = &self.manifest.container;
+        Ok(match further {
+            None => &container.bundle,
+            Some(name) => &container.needs_further(name).map_err(|why| why.at(&self.place))?.container.bundle,
+        })
+    }
+
+    /// Whether it is of a pod that has a further container of this name.
     #[must_use]
-    pub fn bundle(&self) -> &Path {
-        &self.manifest.container.bundle
+    pub fn has_further(&self, name: &str) -> bool {
+        self.manifest.container.needs_further(name).is_ok()
+    }
+
+    /// The digest of its manifest, in words.
+    pub(crate) fn digest(&self) -> Result<String, SnapshotError> {
+        let digest = self.manifest.digest().map_err(|why| why.at(&self.place))?;
+        Ok(digest.to_hex().to_string())
     }
 }

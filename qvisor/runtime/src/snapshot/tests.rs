@@ -108,7 +108,7 @@ fn a_snapshot_is_made_found_and_removed() {
     let made = bench.make(&place).unwrap();
     assert_eq!(names(&bench.at("web1")), [KERNEL, MANIFEST, ORPHANS, PAGES, TABLE]);
     let opened = bench.store.open_on(&place, &bench.host, None).unwrap();
-    assert_eq!((&opened.manifest, opened.bundle()), (&made, Path::new("/bundle")));
+    assert_eq!((&opened.manifest, opened.bundle(None).unwrap()), (&made, Path::new("/bundle")));
     assert!(opened.files.pages.write_all_at(b"x", 0).is_err(), "to be read only");
     assert_eq!(bench.store.inspect(&place).unwrap(), made);
     assert!(bench.make(&place).unwrap_err().to_string().contains("there is one already"));
@@ -306,7 +306,10 @@ fn a_bundle_that_a_snapshot_does_not_fit_is_refused() {
     let manifest = bench.make(&named("a")).unwrap();
     let mount = |path: &str, kind: &str| MountPoint { path: path.into(), kind: kind.into() };
     let why = |mounts: &[MountPoint], terminal, memory_bytes| {
-        let checked = manifest.check_bundle(mounts, terminal, memory_bytes);
+        let checked = manifest
+            .container
+            .check_bundle(mounts, terminal)
+            .and_then(|()| manifest.check_limit(memory_bytes));
         checked.err().map(|why| why.to_string()).unwrap_or_default()
     };
     let data = [mount("/data", "bind"), mount("/more", "tmpfs")];

@@ -31,6 +31,8 @@ impl Waiter {
         match &self.what {
             For::Start => match container.stage {
                 Stage::Running => Some(Ok(None)),
+                // It goes on with the others.
+                Stage::Starting if progress.awaits_others() => Some(Ok(None)),
                 Stage::Starting => None,
                 _ => Some(Err(progress.last_words(of))),
             },

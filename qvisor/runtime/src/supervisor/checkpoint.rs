@@ -17,9 +17,9 @@ use vmm::lock::Guard;
 use vmm::process;
 
 use super::Supervisor;
-use super::containers::ContainerId;
+use super::containers::{ContainerId, Rest};
 use super::progress::{News, Progress};
-use super::stage::Cause;
+use super::stage::{Cause, Stage};
 use super::state_machine::Input;
 use super::waiters::{For, WAITERS_MAX, Waiter};
 use crate::control::{self, Figures, KEPT, refuse};
@@ -45,6 +45,8 @@ pub(super) struct Checkpoint {
     files: ImageFiles,
     parent: Option<KnownParent>,
     terms: ImageTerms,
+    /// The further containers that are in its memory.
+    further: Vec<u64>,
     /// It goes on afterwards: it did before, and nobody has wanted it to rest since.
     goes_on: bool,
     /// Somebody has ordered it to go on.
@@ -84,6 +86,16 @@ impl Progress {
         self.checkpoint.as_mut().filter(|checkpoint| !checkpoint.is_captured).is_some_and(|checkpoint| {
             checkpoint.holds = true;
             true
+        })
+    }
+
+    /// Why the further containers of a pod cannot be in an image: all that lives of them is to go on by itself.
+    fn why_not_all(&self) -> Option<&'static str> {
+        self.containers.further().find_map(|(_, container)| match container.stage {
+            Stage::Stopped => None,
+            Stage::Running if container.rest == Rest::No => None,
+            Stage::Running => Some("a further container of its pod is paused; resume it first"),
+            _ => Some("a further container of its pod does not run yet; start it first"),
         })
     }
 
@@ -182,6 +194,7 @@ impl Supervisor {
             files,
             parent,
             terms,
+            further: Vec::new(),
             goes_on,
             is_overtaken: false,
             tries: 1,
@@ -202,15 +215,14 @@ impl Supervisor {
         self.can_hibernate.clone()?;
         let why_not = match of {
             _ if progress.ending => "it ends",
-            _ if self.is_pod || of != ContainerId::FIRST => {
-                "it is in a pod, which cannot be written to files yet"
-            }
+            _ if of != ContainerId::FIRST => "its pod is written with the first container, as a whole",
             _ if self.is_command && !terms.copies_files => {
                 "it is a command's, whose changes to files end with it"
             }
             _ if !progress.is_running() => "its first process does not run yet; start it first",
             _ if progress.machine.is_held() => "it is paused; resume it first",
             _ if progress.rests_at_start => "it has not gone on yet since it was restored",
+            _ if let Some(why) = progress.why_not_all() => why,
             _ if progress.checkpoint.is_some() => "another checkpoint of it is being taken",
             _ if progress.waiters.len() >= WAITERS_MAX => "too many others wait for it already",
             // Before anything of it is written.
@@ -267,6 +279,11 @@ impl Supervisor {
 
     /// Asks the sandbox, which is asleep, for its memory.
     fn ask_for_image(&self, progress: &mut Progress) {
+        if let Some(why) = progress.why_not_all() {
+            return self.fail_checkpoint(progress, why);
+        }
+        let living = progress.containers.further().filter(|(_, one)| one.stage != Stage::Stopped);
+        let further = living.map(|(id, _)| id.0).collect();
         let Some(checkpoint) = &mut progress.checkpoint else { return };
         let (terms, parent) = (checkpoint.terms, checkpoint.parent.clone());
         let files = match checkpoint.files.try_clone() {
@@ -275,6 +292,7 @@ impl Supervisor {
                 return self.fail_checkpoint(progress, &format!("cannot write to its files: {error}"));
             }
         };
+        checkpoint.further = further;
         progress.images_asked += 1;
         checkpoint.request = Some(progress.images_asked);
         let request = progress.images_asked.cast_signed();
@@ -303,10 +321,9 @@ impl Supervisor {
             ImageNews::Done(result) => result,
         };
         let asked = progress.checkpoint.as_ref().filter(|checkpoint| checkpoint.request == Some(request));
-        let Some(&Checkpoint { number, terms: ImageTerms { leave_running, .. }, is_overtaken, .. }) = asked
-        else {
-            return;
-        };
+        let Some(Checkpoint { number, terms, is_overtaken, further, .. }) = asked else { return };
+        let (number, leave_running, is_overtaken) = (*number, terms.leave_running, *is_overtaken);
+        let result = result.map(|taken| ImageTaken { further: further.clone(), ..taken });
         match result {
             Err(why) => self.fail_checkpoint(&mut progress, &why),
             Ok(taken) if leave_running => {

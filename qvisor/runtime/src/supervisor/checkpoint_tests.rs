@@ -36,7 +36,15 @@ fn taken() -> ImageTaken {
         pages: 5,
         taken_bytes: 4096,
     };
-    ImageTaken { head, pause_us: 3, kernel_us: 1, pages_us: 2, below: Vec::new(), left_pages: 0 }
+    ImageTaken {
+        head,
+        pause_us: 3,
+        kernel_us: 1,
+        pages_us: 2,
+        further: Vec::new(),
+        below: Vec::new(),
+        left_pages: 0,
+    }
 }
 
 /// Asks for one that leaves the sandbox as it was.

@@ -130,6 +130,18 @@ impl Containers {
         self.0.iter().skip(1).map(|(id, container)| (*id, container))
     }
 
+    /// Drops a further container, whatever has become of it.
+    pub(super) fn forget(&mut self, id: ContainerId) {
+        if id != ContainerId::FIRST {
+            self.0.remove(&id);
+        }
+    }
+
+    /// All of them.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut SupervisedContainer> {
+        self.0.values_mut()
+    }
+
     /// The listener and the connection of each keeper, to be polled.
     pub(super) fn keepers(&self) -> Vec<(ContainerId, [RawFd; 2])> {
         let of = |(id, container): (ContainerId, &SupervisedContainer)| {

@@ -148,7 +148,9 @@ impl World {
                 Order::Exec { paused, hook, probe, .. } => {
                     self.supervisor.exec(peer, of, attached, Terms { paused, hook, probe });
                 }
-                Order::Create { .. } => self.supervisor.create(peer, of, attached),
+                Order::Create { restores, .. } => {
+                    self.supervisor.create(peer, of, attached, restores.map(ContainerId));
+                }
                 Order::Checkpoint { leave_running, refuses_connections, copies_files, seals, parent } => {
                     let terms = ImageTerms { leave_running, refuses_connections, copies_files, seals };
                     self.supervisor.checkpoint(peer, of, (attached.descriptors, parent), terms);

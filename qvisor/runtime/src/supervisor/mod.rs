@@ -5,6 +5,7 @@
 
 mod accepting;
 mod answers;
+mod arrivals;
 mod checkpoint;
 mod containers;
 #[cfg(fuzzing)]
@@ -170,6 +171,7 @@ impl Supervisor {
                 let created = control::Report::Created { number: container.0 };
                 self.reached(progress, container, Stage::Created, &created);
                 self.hold_until_start(progress, container);
+                self.start_if_complete(progress);
                 self.start_restored_command(progress, container);
             }
             Report::ContainerRunning { container } => {

@@ -155,11 +155,11 @@ fn order_of(said: &mut Vec<u8>, is_over: bool) -> io::Result<Option<(Order, usiz
     let order = control::parse(said.get(..end.unwrap_or(said.len())).unwrap_or_default())?;
     said.drain(..end.map_or(said.len(), |end| end + 1));
     match order {
-        Order::Exec { len, .. } | Order::Create { len } if u64::from(len) > EXEC_RECORDS_MAX => {
+        Order::Exec { len, .. } | Order::Create { len, .. } if u64::from(len) > EXEC_RECORDS_MAX => {
             let why = format!("arguments and environment take {len} bytes, more than {EXEC_RECORDS_MAX}");
             Err(io::Error::other(why))
         }
-        Order::Exec { len, .. } | Order::Create { len } => {
+        Order::Exec { len, .. } | Order::Create { len, .. } => {
             Ok(Some((order, usize::try_from(len).unwrap_or(usize::MAX))))
         }
         _ => Ok(Some((order, 0))),

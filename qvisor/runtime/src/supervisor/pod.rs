@@ -21,7 +21,13 @@ pub(super) const ALL: u32 = 2;
 
 impl Supervisor {
     /// Another container is to begin. The connection is its keeper's from now on.
-    pub(super) fn create(&self, peer: UnixStream, of: ContainerId, attached: Attached) {
+    pub(super) fn create(
+        &self,
+        peer: UnixStream,
+        of: ContainerId,
+        attached: Attached,
+        restores: Option<ContainerId>,
+    ) {
         let Attached { body, mut descriptors } = attached;
         if descriptors.is_empty() {
             return refuse(&peer, "its control socket did not come with it".into());
@@ -36,6 +42,10 @@ impl Supervisor {
         let why_not = match progress.status(ContainerId::FIRST) {
             _ if !self.is_pod || of != ContainerId::FIRST => Some(words::NO_POD.into()),
             _ if progress.ending => Some("it ends".into()),
+            _ if restores.is_some() => None,
+            _ if progress.awaits_start() => Some(
+                "it has not gone on yet since it was restored; restore and start its containers first".into(),
+            ),
             Status::Paused => Some("it is paused; resume it first".into()),
             _ if !progress.is_running() => Some("its first process does not run yet; start it first".into()),
             _ if progress.containers.further().count() >= FURTHER_MAX => {
@@ -46,11 +56,16 @@ impl Supervisor {
         if let Some(why) = why_not {
             return refuse(&peer, why);
         }
+        let keeper = |line| Keeper { line: Lines::new(line), listener };
+        if let Some(id) = restores {
+            self.arrive(progress, id, keeper(peer), request);
+            return self.settle(progress);
+        }
         let (id, len) = match self.coming.add(request) {
             Ok(added) => added,
             Err(why) => return refuse(&peer, why.into()),
         };
-        progress.containers.add(id, Keeper { line: Lines::new(peer), listener });
+        progress.containers.add(id, keeper(peer));
         self.come_in(progress, EVENT_CREATE, id.0, len);
         self.settle(progress);
     }
@@ -73,7 +88,7 @@ impl Supervisor {
         }
         if is_over && let Some(container) = progress.containers.get_mut(id) {
             container.keeper = None;
-            if container.stage != Stage::Stopped {
+            if container.stage != Stage::Stopped && !self.may_come_again(progress, id) {
                 self.coming.drop_request(id);
                 self.deliver(progress, id, libc::SIGKILL, ALL);
             }

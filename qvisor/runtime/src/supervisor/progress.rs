@@ -10,6 +10,7 @@ use vmm::hibernate::stats::Cycles;
 use vmm::hibernate::{Hibernated, Packed, TimerWake, Woken, micros};
 use vmm::leash::Leash;
 
+use super::arrivals::Arrivals;
 use super::checkpoint::Checkpoint;
 use super::containers::{ContainerId, Containers, Rest};
 use super::journal::{Readers, Transition, now_us};
@@ -62,6 +63,9 @@ pub(super) struct Progress {
     pub failure: Option<String>,
     /// It began asleep, with a snapshot.
     pub is_restored: bool,
+    /// That was started.
+    pub has_gone_on: bool,
+    pub arrivals: Arrivals,
     /// It rests once it is started, or does, until it is said to go on.
     pub rests_at_start: bool,
     /// The working set that is recorded goes there.
@@ -107,6 +111,8 @@ impl Progress {
             timer: None,
             failure: None,
             is_restored: false,
+            has_gone_on: false,
+            arrivals: Arrivals::default(),
             rests_at_start: false,
             working_set: None,
             released: false,
@@ -148,6 +154,7 @@ impl Progress {
             Stage::Creating => Status::Creating,
             Stage::Stopped => Status::Stopped,
             Stage::Created if self.awaits_start() => Status::Created,
+            Stage::Starting if self.awaits_start() => Status::Running,
             _ if container.rest != Rest::No => Status::Paused,
             _ if self.machine.is_at_rest_by_order() => Status::Paused,
             Stage::Created => Status::Created,

@@ -12,6 +12,7 @@ use vmm::checkpoint::ImageHead;
 use vmm::process;
 
 use super::Supervisor;
+use super::arrivals::Arrivals;
 use super::containers::ContainerId;
 use super::progress::{News, Progress};
 use super::stage::{Cause, Stage};
@@ -19,14 +20,16 @@ use super::state_machine::{Input, StateMachine};
 use crate::{control, words};
 
 impl Supervisor {
-    /// Has this sandbox begin asleep, with the snapshot that has this head. `told`: to whoever takes the working set that it records.
-    pub(crate) fn of_a_snapshot(self, head: &ImageHead, told: Option<OwnedFd>) -> Self {
+    /// Has this sandbox begin asleep, with the snapshot that has this head, and in which a pod has these `further` containers. `told`: to
+    /// whoever takes the working set that it records.
+    pub(crate) fn of_a_snapshot(self, head: &ImageHead, further: &[u64], told: Option<OwnedFd>) -> Self {
         self.execs.begin_after(head.last_exec);
         self.coming.begin_after(head.last_container);
         {
             let progress = &mut *self.lock();
             progress.machine = StateMachine::asleep();
             progress.is_restored = true;
+            progress.arrivals = Arrivals::of(further);
             progress.working_set = told.map(UnixStream::from);
         }
         self
@@ -40,6 +43,7 @@ impl Supervisor {
     /// The kernel has found everything that the snapshot needs. No wake event is to come before the start.
     pub(super) fn hold_until_start(&self, progress: &mut Progress, id: ContainerId) {
         if id == ContainerId::FIRST && progress.awaits_start() {
+            self.are_all_there(progress);
             let input = Input::WantRest { cause: Cause::Pause, hibernates: true, now: Instant::now() };
             self.step(progress, input, News::default());
         }
@@ -47,6 +51,7 @@ impl Supervisor {
 
     /// Carries out the start.
     pub(super) fn start_restored(&self, progress: &mut Progress) {
+        progress.has_gone_on = true;
         self.hibernation.begin_wake(None);
         self.want_running(progress, Cause::Order);
         self.continue_leash(progress);
@@ -89,15 +94,19 @@ impl Supervisor {
     pub(super) fn goes_on_as_started(&self, progress: &mut Progress) {
         let is_starting = progress.containers.first().stage == Stage::Starting;
         if progress.is_restored && is_starting && !progress.machine.is_hibernated() {
-            self.reached(progress, ContainerId::FIRST, Stage::Running, &control::Report::Started);
+            let further = progress.containers.further().filter(|(_, one)| one.stage == Stage::Starting);
+            let all: Vec<ContainerId> = further.map(|(id, _)| id).chain([ContainerId::FIRST]).collect();
+            for id in all {
+                self.reached(progress, id, Stage::Running, &control::Report::Started);
+            }
         }
     }
 }
 
 impl Progress {
-    /// Whether it began with a snapshot, and was not started.
+    /// Whether it began with a snapshot, and has not been started; a pod goes on once all its containers have been.
     pub(super) fn awaits_start(&self) -> bool {
-        self.is_restored && matches!(self.containers.first().stage, Stage::Creating | Stage::Created)
+        self.is_restored && !self.has_gone_on
     }
 
     /// Passes the working set on that was recorded, to whoever takes it for a stranger's. There is one.
@@ -110,8 +119,9 @@ impl Progress {
 
     /// The kernel cannot go on with what it has found.
     pub(super) fn could_not_begin(&mut self, why: String) {
-        if let Some(first) = self.containers.get_mut(ContainerId::FIRST).filter(|_| self.is_restored) {
-            first.said = Some(why);
+        for container in self.containers.all_mut().filter(|_| self.is_restored) {
+            container.tell(&control::Report::Failed { message: why.clone(), code: None });
+            container.said = Some(why.clone());
         }
     }
 
@@ -122,7 +132,7 @@ impl Progress {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
@@ -145,28 +155,32 @@ mod tests {
         front: BufReader<UnixStream>,
     }
 
+    /// Of a snapshot.
+    pub(in crate::supervisor) fn head() -> ImageHead {
+        ImageHead {
+            kernel: String::new(),
+            stub: String::new(),
+            is_kvm: false,
+            cpus: 1,
+            memory_bytes: 1 << 30,
+            memory_most_bytes: 1 << 30,
+            kernel_bytes: 1 << 30,
+            vmms: 1,
+            handles: 3,
+            last_container: 4,
+            last_exec: 5,
+            pages: 0,
+            taken_bytes: 0,
+        }
+    }
+
     impl World {
         fn new() -> Self {
             let events = Arc::new(EventQueue::new());
             let (channel, front) = UnixStream::pair().unwrap();
             let none = Hibernation::none();
             let made = Supervisor::new(Arc::new(channel), None, Arc::clone(&events), none, false).unwrap();
-            let head = ImageHead {
-                kernel: String::new(),
-                stub: String::new(),
-                is_kvm: false,
-                cpus: 1,
-                memory_bytes: 1 << 30,
-                memory_most_bytes: 1 << 30,
-                kernel_bytes: 1 << 30,
-                vmms: 1,
-                handles: 3,
-                last_container: 4,
-                last_exec: 5,
-                pages: 0,
-                taken_bytes: 0,
-            };
-            let supervisor = made.of_a_snapshot(&head, None);
+            let supervisor = made.of_a_snapshot(&head(), &[], None);
             Self { supervisor, events, front: BufReader::new(front) }
         }
 

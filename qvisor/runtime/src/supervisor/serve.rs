@@ -135,7 +135,7 @@ impl Supervisor {
             Order::Exec { paused, hook, probe, .. } => {
                 self.exec(peer, of, attached, Terms { paused, hook, probe });
             }
-            Order::Create { .. } => self.create(peer, of, attached),
+            Order::Create { restores, .. } => self.create(peer, of, attached, restores.map(ContainerId)),
             Order::Checkpoint { leave_running, refuses_connections, copies_files, seals, parent } => {
                 let terms = ImageTerms { leave_running, refuses_connections, copies_files, seals };
                 self.checkpoint(peer, of, (attached.descriptors, parent), terms);
@@ -288,6 +288,9 @@ impl Supervisor {
             _ if hook && stage == Stage::Created => None,
             _ if hook => Some("it has been started"),
             Status::Stopped => Some("it has ended"),
+            _ if stage == Stage::Starting && progress.awaits_others() => {
+                Some("it waits for other containers of its pod to be restored and started")
+            }
             _ if stage != Stage::Running => Some("its first process does not run yet; start it first"),
             _ => None,
         };
@@ -419,7 +422,7 @@ impl Supervisor {
     }
 
     fn start(&self, progress: &mut Progress, of: ContainerId) -> Result<(), String> {
-        let (is_ending, is_asleep) = (progress.ending, of == ContainerId::FIRST && progress.awaits_start());
+        let (is_ending, is_asleep) = (progress.ending, progress.awaits_start());
         let container = progress.containers.get_mut(of);
         // A sandbox of `dormouse do` starts by itself.
         let container = container.filter(|container| container.leash.is_some() || container.keeper.is_some());
@@ -429,7 +432,7 @@ impl Supervisor {
         }
         container.stage = Stage::Starting;
         if is_asleep {
-            self.start_restored(progress);
+            self.start_if_complete(progress);
         } else {
             self.post(of, EVENT_START, 0, 0);
         }
@@ -454,6 +457,7 @@ impl Supervisor {
                 self.continue_leash(progress);
             }
             (libc::SIGSTOP | libc::SIGCONT, _) => self.tell_leash(progress, of, signal),
+            (libc::SIGKILL, _) if self.turn_away(progress, of) => {}
             _ => self.deliver(progress, of, signal, flags),
         }
         Ok(())

@@ -55,8 +55,8 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     };
     let early = early();
     let (head, image) = match plan.restore.take() {
-        Some(RestorePlan { head, files, page_key, told }) => {
-            (Some((head, page_key)), files.into_descriptors().into_iter().chain(told).collect())
+        Some(RestorePlan { head, files, page_key, further, told }) => {
+            (Some((head, page_key, further)), files.into_descriptors().into_iter().chain(told).collect())
         }
         None => (None, Vec::new()),
     };

@@ -64,6 +64,8 @@ pub struct RestorePlan {
     pub files: ImageFiles,
     /// The key by which the pages are sealed, if they are.
     pub page_key: Option<PageKey>,
+    /// The numbers of the further containers of its pod.
+    pub further: Vec<u64>,
     /// Where it tells the working set that it records.
     pub told: Option<OwnedFd>,
 }

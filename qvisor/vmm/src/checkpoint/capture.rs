@@ -133,7 +133,15 @@ impl Sandbox {
             taken_bytes,
         };
         let pause_us = micros(hibernation.rested_for().unwrap_or_else(|| start.elapsed()));
-        let taken = ImageTaken { head, pause_us, kernel_us, pages_us: 0, below: Vec::new(), left_pages: 0 };
+        let taken = ImageTaken {
+            head,
+            pause_us,
+            kernel_us,
+            pages_us: 0,
+            further: Vec::new(),
+            below: Vec::new(),
+            left_pages: 0,
+        };
         Ok(Begun { request, files, parent, pages, taken })
     }
 

@@ -1,11 +1,9 @@
 //! A VMM process that has left the host: it makes its sandbox, takes orders, and gives up all but listed system calls.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use abi::report::{ContainerId, Report};
-use vmm::checkpoint::ImageHead;
 use vmm::hibernate::Hibernation;
 use vmm::hostcall::events::EventQueue;
 use vmm::hostcall::host_io::HostIo;
@@ -21,7 +19,7 @@ use super::{Beginning, FrontEnd};
 use crate::stderr_log;
 use crate::supervisor::Supervisor;
 use crate::vmm_process::error::VmmError;
-use crate::vmm_process::plan::{Plan, Tree};
+use crate::vmm_process::plan::{Plan, RestorePlan, Tree};
 
 /// A VMM process that has left the host.
 pub(super) struct Jailed<'p> {
@@ -58,8 +56,7 @@ impl Jailed<'_> {
         } = self;
         let FrontEnd { channel, listener, .. } = front_end;
         let hibernation = beginning.home(hibernation)?;
-        let told = beginning.take_told();
-        let supervisor = supervise(plan, &channel, leash, &events, hibernation, beginning.head(), told)?;
+        let supervisor = supervise(plan, &channel, leash, &events, hibernation, beginning.snapshot())?;
         if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
             take_orders(&supervisor, listener, ids_are_mapped)?;
             let seal = jail::seal(plan.platform)?;
@@ -93,8 +90,7 @@ fn supervise(
     leash: Option<Leash>,
     events: &Arc<EventQueue>,
     hibernation: Hibernation,
-    snapshot: Option<&ImageHead>,
-    told: Option<OwnedFd>,
+    snapshot: Option<&mut RestorePlan>,
 ) -> Result<Arc<Supervisor>, VmmError> {
     let (channel, events) = (Arc::clone(channel), Arc::clone(events));
     let supervisor = Supervisor::new(channel, leash, events, hibernation, plan.pause_hibernates)
@@ -103,7 +99,7 @@ fn supervise(
         .of_a_pod(plan.is_pod)
         .with_exec_probe(plan.exec_probe);
     let supervisor = match snapshot {
-        Some(head) => supervisor.of_a_snapshot(head, told),
+        Some(RestorePlan { head, further, told, .. }) => supervisor.of_a_snapshot(head, further, told.take()),
         None => supervisor,
     };
     let supervisor = Arc::new(supervisor);
@@ -142,6 +138,7 @@ fn take_orders(
         // From here on the end of the channel says that the front end is gone; a container may survive that.
         process::survive_parent();
     }
+    supervisor.expect_containers();
     let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let thread = std::thread::Builder::new().name(name.into()).stack_size(128 << 10);
         let body = move || {

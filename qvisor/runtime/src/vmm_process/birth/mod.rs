@@ -45,13 +45,13 @@ impl Beginning {
     /// With a snapshot, whose files are these, and last where its working set is told; `None`: there are others.
     pub(super) fn restore(
         records: BootSpec,
-        (head, page_key): (ImageHead, Option<PageKey>),
+        (head, page_key, further): (ImageHead, Option<PageKey>, Vec<u64>),
         mut files: Vec<OwnedFd>,
     ) -> Option<Self> {
         // The files are an even number of them.
         let told = if files.len().is_multiple_of(2) { None } else { files.pop() };
         let files = ImageFiles::from_descriptors(files)?;
-        Some(Self::Restore(records, Box::new(RestorePlan { head, files, page_key, told })))
+        Some(Self::Restore(records, Box::new(RestorePlan { head, files, page_key, further, told })))
     }
 
     fn records(&self) -> &BootSpec {
@@ -74,11 +74,11 @@ impl Beginning {
         }
     }
 
-    /// Where the working set is told, once.
-    fn take_told(&mut self) -> Option<OwnedFd> {
+    /// The snapshot, if it is one.
+    fn snapshot(&mut self) -> Option<&mut RestorePlan> {
         match self {
             Self::Boot(_) => None,
-            Self::Restore(_, plan) => plan.told.take(),
+            Self::Restore(_, plan) => Some(plan),
         }
     }
 

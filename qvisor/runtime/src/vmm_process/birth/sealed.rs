@@ -35,7 +35,10 @@ impl Sealed {
     pub(in crate::vmm_process) fn run(self) -> ! {
         let Self { seal, kernel } = self;
         match kernel {
-            Kernel::Loaded(guest, loaded) => guest.end(loaded.run(&seal).map_err(VmmError::from)),
+            Kernel::Loaded(guest, loaded) => {
+                guest.supervisor.wait_for_containers();
+                guest.end(loaded.run(&seal).map_err(VmmError::from))
+            }
             Kernel::StandIn { supervisor, events, mounts } => {
                 supervisor.finish(Ok(stand_in(mounts, &events)));
             }
