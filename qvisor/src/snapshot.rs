@@ -295,9 +295,16 @@ fn list(store: &Store, json: bool) -> Result<u8, Failure> {
     say(&text)
 }
 
+fn or_none(words: &[&str]) -> String {
+    if words.is_empty() { "none".into() } else { words.join(" ") }
+}
+
 fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -> Result<u8, Failure> {
     let Manifest { head, container, .. } = manifest;
     let mounts: Vec<_> = container.mounts.iter().map(|mount| mount.path.as_str()).collect();
+    let further: Vec<_> = container.pod.iter().flatten().map(|further| further.container.name()).collect();
+    let all = [container].into_iter().chain(container.pod.iter().flatten().map(|further| &further.container));
+    let written: Vec<_> = all.flat_map(|container| &container.written).map(String::as_str).collect();
     let lines = [
         ("snapshot", shown.to_owned()),
         ("created", manifest.created.clone()),
@@ -305,6 +312,8 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
         ("bundle", container.bundle.display().to_string()),
         ("host name", container.hostname.clone()),
         ("mounts", mounts.join(" ")),
+        ("pod", if container.pod.is_some() { format!("with {}", or_none(&further)) } else { "no".into() }),
+        ("written to", or_none(&written)),
         ("platform", manifest.platform().to_owned()),
         ("kernel", head.kernel.clone()),
         ("vCPUs", head.cpus.to_string()),

@@ -3,10 +3,13 @@ import json
 
 from lib.network import free_port
 from lib.outcome import Failure, check
+from lib.waiting import comes
 from world import PYTHON, Container, Held
 
 KIND, POD = "io.kubernetes.cri.container-type", "io.kubernetes.cri.sandbox-id"
-NAME = "io.kubernetes.cri.container-name"
+NAME, MEMORY = "io.kubernetes.cri.container-name", "io.kubernetes.cri.sandbox-memory"
+SNAPSHOT = "dev.dormouse.snapshot"
+POD_BYTES = 512 << 20
 REDIS = "/usr/bin/redis-server"
 
 
@@ -19,7 +22,18 @@ class First(Container):
 
     def write_bundle(self, bundle=None, mounts=("/srv",), memory=None):
         bundle = super().write_bundle(bundle, mounts, memory)
-        return annotated(bundle, {KIND: "sandbox", POD: self.id})
+        path = bundle / "config.json"
+        spec = json.loads(path.read_text())
+        # The pod has a limit, and this container none of its own.
+        del spec["linux"]["resources"]
+        path.write_text(json.dumps(spec))
+        return annotated(bundle, {KIND: "sandbox", POD: self.id, MEMORY: str(POD_BYTES)})
+
+    def check_memory(self):
+        """The pod's, not the first container's own."""
+        lines = self.world.dormouse("exec", self.id, "/bin/cat", "/proc/meminfo").stdout.splitlines()
+        total = int(lines[0].split()[1]) << 10
+        check(total == POD_BYTES, f"the pod has {lines[0]!r}")
 
     def pid(self):
         return json.loads(self.world.dormouse("state", self.id).stdout)["pid"]
@@ -63,9 +77,10 @@ class Member(Container):
 
     first: First
     name: str
+    mounts = ("/srv",)
 
-    def write_bundle(self, bundle=None, mounts=("/srv",), memory=None):
-        bundle = super().write_bundle(bundle, mounts, memory)
+    def write_bundle(self, bundle=None, mounts=None, memory=None):
+        bundle = super().write_bundle(bundle, self.mounts if mounts is None else mounts, memory)
         path = bundle / "config.json"
         spec = json.loads(path.read_text())
         pid = self.first.pid()
@@ -97,6 +112,8 @@ def pod_of_three(world, topic="SystemV"):
     first = world.add(First(world))
     app = first.member("app", HeldMember(world, "Memory"))
     db = first.member("db", HeldMember(world, topic))
+    for member in (app, db):
+        (member.srv / member.name).touch()
     first.begin()
     return first, app, db
 
@@ -110,6 +127,7 @@ def whole(world):
     """Three containers with files, memory, ids and names of their own, and what they have in common."""
     first, app, db = pod_of_three(world)
     step_all(app, db)
+    first.check_memory()
     for turn in range(world.rounds):
         name, figures = first.checkpoint(leave=turn % 2 == 0)
         listed = figures["manifest"]["container"]["pod"]
@@ -121,14 +139,17 @@ def whole(world):
             step_all(app, db)
             app.asked, db.asked = asked
         first.delete(force=True)
+        # Each has its own files, wherever they are among its mounts.
+        app.mounts = ("/opt", "/media", "/mnt", "/srv")[max(0, 3 - turn):]
         first.restore(name)
         step_all(app, db)
+        first.check_memory()
         app.walk()
         for member in (app, db):
             host = world.dormouse("exec", member.id, "/bin/hostname").stdout.strip()
             check(host == "sleeper", f"{member.name} has the name {host!r}")
             root = world.dormouse("exec", member.id, "/bin/ls", "/srv").stdout.split()
-            check("held.py" in root, f"{member.name} sees {root}")
+            check(member.name in root, f"{member.name} sees {root}")
         check(world.status(app.id) == world.status(db.id) == "running", "not all of it runs")
         world.dormouse("hibernate", first.id)
         step_all(app, db)
@@ -139,7 +160,7 @@ def whole(world):
     check(not world.ids(), f"{world.ids()} is left")
 
 
-def order(world):
+def one_by_one(world):
     """Nothing goes on before all have come and are started, in whatever order; who goes meanwhile may come again."""
     first, app, db = pod_of_three(world)
     step_all(app, db)
@@ -162,6 +183,14 @@ def order(world):
     world.refused("restore", "--detach", "--snapshot", name, "--bundle", db.bundle, stranger.id, says=("already",))
     world.dormouse("delete", "--force", db.id)
     check(db.id not in world.ids(), "one that was deleted is listed")
+    # One that is stopped as engines do it: what came for it goes with it.
+    app.restore(name)
+    world.dormouse("kill", app.id, "TERM")
+    for order in (("pause",), ("ps",), ("update", "--memory", "1000000000")):
+        world.refused(*order, app.id, says=("waits",))
+    world.dormouse("kill", app.id, "KILL")
+    world.dormouse("delete", app.id)
+    app.write_bundle()
     app.restore(name)
     try:
         app.call("step", patience=1)
@@ -236,9 +265,36 @@ def redis(world):
     check(world.status(server.id) == "running", "redis does not run")
 
 
+def gone(world):
+    """A container that is deleted once all have come is not waited for; one of an annotation begins anew in a pod that has gone on."""
+    first, app, db = pod_of_three(world)
+    step_all(app, db)
+    name, _ = first.checkpoint()
+    first.delete(force=True)
+    configuration = world.directory / "node.toml"
+    configuration.write_text('allow = ["snapshot"]\n')
+    first.restore(name, members=())
+    for member in (app, db):
+        member.generation += 1
+        annotated(member.write_bundle(), {KIND: "container", POD: first.id, NAME: member.name, SNAPSHOT: name})
+        world.launch("--config", configuration, "create", "--bundle", member.bundle, member.id, log=member.log)
+    world.dormouse("delete", "--force", db.id)
+    world.dormouse("start", app.id)
+    app.call("step")
+    world.dormouse("kill", app.id, "KILL")
+    check(comes(lambda: world.status(app.id) == "stopped", 5), "one that is killed does not end")
+    world.dormouse("delete", app.id)
+    for member in (app, db):
+        world.launch("--config", configuration, "run", "--detach", "--bundle", member.bundle, member.id, log=member.log)
+        member.nonce, member.asked = None, 0
+        member.call("step")
+    first.delete(force=True)
+
+
 CASES = [
     ("pod-whole", whole, ()),
-    ("pod-order", order, ()),
+    ("pod-order", one_by_one, ()),
     ("pod-refused", refused, ()),
+    ("pod-gone", gone, ()),
     ("pod-redis", redis, (REDIS,)),
 ]

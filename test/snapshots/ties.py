@@ -1,6 +1,7 @@
 """What a program has in common with the host: locks, watches, ports, connections, and clocks."""
 import contextlib
 import fcntl
+import os
 import socket
 import sqlite3
 import struct
@@ -324,7 +325,30 @@ def port_in_use(world):
     container.call("step")
 
 
+def written_to(world):
+    """Files of volumes that were open for writing or in shared mappings are told, and whoever changes one is noticed."""
+    for topic, wanted in (("Open", {"/srv/kept", "/srv/log"}), ("Mapped", {"/srv/shared"})):
+        container = world.add(Held(world, topic)).begin()
+        container.call("step")
+        name, figures = container.checkpoint()
+        listed = set(figures["manifest"]["container"].get("written", ()))
+        check(wanted <= listed and "/srv/gone" not in listed and "/srv/held.py" not in listed, f"{topic} writes to {listed}")
+        shown = world.dormouse("snapshot", "inspect", name).stdout
+        check(all(path in shown for path in wanted), f"inspect shows {shown!r}")
+        container.delete()
+        for path in wanted:
+            file = container.srv / path.rpartition("/")[2]
+            was = file.stat()
+            os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns + 1000))
+            said = world.refused("restore", "--detach", "--snapshot", name, "--bundle", container.bundle, "none")
+            check(file.name in said, f"a change of {path} is refused with {said!r}")
+            os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+        container.restore(name)
+        container.call("step")
+
+
 CASES = [
+    ("written-to", written_to, ()),
     ("locks", locks, ()),
     ("sqlite-from-outside", sqlite_from_outside, ()),
     ("watches", watches, ()),

@@ -28,6 +28,8 @@ impl ContainerId {
 pub const WHY_NOT_MAX_BYTES: u64 = 4096;
 /// Most bytes of the list of a container's processes.
 pub const PROCESSES_MAX_BYTES: u64 = 64 << 10;
+/// Most bytes of [`Report::Written`].
+pub const WRITTEN_MAX_BYTES: u64 = 16 << 10;
 /// Most pages of a working set that is recorded: 32 MiB.
 pub const WORKING_SET_MAX_PAGES: usize = 8192;
 const WORKING_SET_MAX_BYTES: u64 = 4 * WORKING_SET_MAX_PAGES as u64;
@@ -166,6 +168,12 @@ pub enum Report<'a> {
         /// The numbers (`u32`) of the frames that were touched, in the order of touch.
         frames: &'a [u8],
     },
+    /// The files of the host that programs may be writing to, before the memory is taken as an image.
+    Written {
+        /// A line for each: the number of the container, a space, and the path there in printable letters. What does not fit in
+        /// [`WRITTEN_MAX_BYTES`] is left out.
+        lines: &'a [u8],
+    },
 }
 
 /// The first words of reports.
@@ -192,6 +200,7 @@ mod kind {
     pub const WOKEN_FOR: u64 = 20;
     pub const NOT_TAKEN: u64 = 21;
     pub const WORKING_SET: u64 = 22;
+    pub const WRITTEN: u64 = 23;
 }
 
 /// The place of the bytes that belong to a report of these words, cut off at the most that its kind may have.
@@ -202,6 +211,7 @@ pub fn payload(words: &[u64; 6]) -> Segment {
         kind::CONTAINER_FAILED | kind::EXEC_FAILED | kind::NOT_TAKEN => WHY_NOT_MAX_BYTES,
         kind::PROCESSES => PROCESSES_MAX_BYTES,
         kind::WORKING_SET => WORKING_SET_MAX_BYTES,
+        kind::WRITTEN => WRITTEN_MAX_BYTES,
         kind::USAGE => UsageFigures::BYTES,
         kind::TIMER => DueTimer::BYTES,
         kind::KEPT_AWAKE | kind::WOKEN_FOR => Party::BYTES,
@@ -262,6 +272,7 @@ impl<'a> Report<'a> {
             Self::WokenFor { who } => [kind::WOKEN_FOR, 0, 0, phys_of(start_of(who)), Party::BYTES, 0],
             Self::NotTaken { request, why } => of_text(kind::NOT_TAKEN, *request, 0, why),
             Self::WorkingSet { frames } => of_text(kind::WORKING_SET, 0, 0, frames),
+            Self::Written { lines } => of_text(kind::WRITTEN, 0, 0, lines),
         }
     }
 
@@ -319,6 +330,7 @@ impl<'a> Report<'a> {
             }
             [kind::NOT_TAKEN, request, 0, _, _, 0] => Self::NotTaken { request, why: payload },
             [kind::WORKING_SET, 0, 0, _, _, 0] => Self::WorkingSet { frames: payload },
+            [kind::WRITTEN, 0, 0, _, _, 0] => Self::Written { lines: payload },
             _ => return None,
         })
     }

@@ -220,7 +220,7 @@ impl Reopening<'_> {
         for (number, tied) in self.old {
             let Tied::Given(wanted) = tied else { continue };
             match (best(&given, wanted), wanted) {
-                (Some(at), _) => self.place(given.swap_remove(at), *number, "place a file")?,
+                (Some(at), _) => self.place(given.remove(at), *number, "place a file")?,
                 (None, Given::Mount { path, is_lower: false, .. }) => {
                     return Err(format!(
                         "nothing of the host's is mounted at {}, where the snapshot has a mount",
@@ -369,11 +369,14 @@ fn set_attributes(node: &Handle, stat: &HostStat) -> Result<()> {
 fn best(given: &[Handle], wanted: &Given) -> Option<usize> {
     let all: Vec<Option<Given>> = given.iter().map(given_as).collect();
     let exactly = all.iter().position(|found| found.as_ref() == Some(wanted));
-    let Given::Mount { path, is_lower, .. } = wanted else { return exactly };
+    let Given::Mount { container, path, is_lower, .. } = wanted else { return exactly };
     // In a bundle with other mounts before it; of several the last one is seen.
     exactly.or_else(|| {
-        all.iter().rposition(|found| {
-            matches!(found, Some(Given::Mount { path: at, is_lower: lower, .. }) if at == path && lower == is_lower)
+        all.iter().rposition(|found| match found {
+            Some(Given::Mount { container: of, path: at, is_lower: lower, .. }) => {
+                (of, at, lower) == (container, path, is_lower)
+            }
+            _ => false,
         })
     })
 }
@@ -537,6 +540,8 @@ mod tests {
         assert_eq!(found(&mount(0, b"/data", 7)), Some(3));
         assert_eq!(found(&mount(0, b"/", 3)), Some(1));
         assert_eq!(found(&mount(0, b"/none", 1)), None);
+        // Another container's is none, wherever it is.
+        assert_eq!(found(&mount(2, b"/data", 1)), None);
         assert_eq!(found(&Given::Stream { container: 0, entrant: 0, fd: 1 }), Some(4));
         assert_eq!(found(&Given::Stream { container: 0, entrant: 2, fd: 1 }), None);
         // There is no VMM that would be told that they are closed.

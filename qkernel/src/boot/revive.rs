@@ -22,6 +22,7 @@ use crate::spec::Spec;
 use crate::syscall::kcmp;
 use crate::task::container::{self, Container, ContainerId};
 use crate::task::group_exit::exited;
+use machine::errno::Errno;
 use machine::host::{self, Handle};
 use machine::mm::working_set;
 use machine::objects::{self, Tied};
@@ -102,7 +103,14 @@ fn further() -> Result<Vec<(Arc<Container>, Spec)>, String> {
     all.map(|container| {
         let spec = host::container_len(container.id)
             .and_then(|len| take_spec(len, |bytes| host::container_take(container.id, bytes)))
-            .map_err(|error| format!("a container of its pod is not there: {}", reason(error)))?;
+            .map_err(|error| match error {
+                Errno::ESRCH => format!("container {} of its pod has gone before it began", container.id.0),
+                error => format!(
+                    "what came with container {} of its pod is no use: {}",
+                    container.id.0,
+                    reason(error)
+                ),
+            })?;
         spec.say_whose(container.id.0, 0);
         Ok((container, spec))
     })

@@ -11,6 +11,7 @@ use abi::report::Report;
 use super::HIBERNATION;
 use super::state_machine::HibernationMachine;
 use crate::fs::caches;
+use crate::fs::hostfs::written;
 use crate::net::inet::own;
 use crate::task::container::{self, ContainerId};
 use machine::errno::{Errno, Result};
@@ -119,6 +120,7 @@ fn take(frozen: &Frozen, request: i64, is_image: bool) -> core::result::Result<R
         }
         reopen::note_connections(kept);
         reopen::note(&ties)?;
+        host::report(&Report::Written { lines: &written::list(&ties) });
     }
     sched::fetch_all(frozen);
     Ok(call_out(request, is_image))

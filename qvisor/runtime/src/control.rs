@@ -127,9 +127,9 @@ pub enum Order {
     /// the container's life: [`Report`]s come back, and orders go to the container. When it is closed the container ends.
     Create {
         len: u32,
-        /// It goes on in a sandbox that begins with a snapshot, whose kernel knows it by this number.
+        /// It goes on in a sandbox that begins with a snapshot.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        restores: Option<u64>,
+        restores: Option<Restores>,
     },
     /// A further process runs: `len` bytes of records follow the line, and its streams come with it. Answered by
     /// [`ExecReport`]s; `Kill` and `Winsize` on the same connection are for that process.
@@ -227,6 +227,15 @@ impl From<UsageFigures> for ContainerUsage {
             throttled_ns: figures.throttled_ns,
         }
     }
+}
+
+/// A further container of a pod that begins with a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restores {
+    /// By which the kernel knows it.
+    pub number: u64,
+    /// If the pod has gone on, which had it or has had it, it begins as any other does.
+    pub or_begins: bool,
 }
 
 /// Messages of the VMM to its front end.

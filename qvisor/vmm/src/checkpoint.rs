@@ -261,6 +261,25 @@ fn read_ahead_all(file: &File) {
     }
 }
 
+/// A file of the host that a container may be writing to, as the kernel says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenFile {
+    /// The number of the container.
+    pub container: u64,
+    /// The path in it, in printable letters.
+    pub path: String,
+}
+
+impl WrittenFile {
+    /// Reads a line of [`abi::report::Report::Written`].
+    #[must_use]
+    pub fn parse(line: &str) -> Option<Self> {
+        let (container, path) = line.split_once(' ')?;
+        let is_printable = path.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        Some(Self { container: container.parse().ok()?, path: path.to_owned() }).filter(|_| is_printable)
+    }
+}
+
 /// An image that was taken. Times in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageTaken {
@@ -274,6 +293,9 @@ pub struct ImageTaken {
     /// The further containers of a pod that are in it, as far as whoever runs the sandbox knows.
     #[serde(default)]
     pub further: Vec<u64>,
+    /// Files of the host, not in the image, that programs may have been writing to.
+    #[serde(default)]
+    pub written: Vec<WrittenFile>,
     /// The files that pages were left to: their places among those of its parent, the parent's own being 0, in the order of the table.
     #[serde(default)]
     pub below: Vec<usize>,
@@ -288,7 +310,7 @@ pub enum ImageNews {
     /// All is taken that must be while it rests. It may go on now; its pages are being written.
     Captured,
     /// How it came out. Where it was not captured before, nothing of the sandbox runs until this is heard.
-    Done(Result<ImageTaken, String>),
+    Done(Result<Box<ImageTaken>, String>),
 }
 
 /// Takes the news of the request for an image with this number.

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use abi::layout::{PAGE_SIZE, WINDOW_PHYS_END};
 use abi::word::to_usize;
@@ -102,10 +103,8 @@ pub(crate) fn write(
     pagemap: &File,
     file: &File,
 ) -> io::Result<u64> {
-    let ranges = memory.populated(pagemap)?.into_iter().flat_map(|range| changing(range, image));
-    let ranges = ranges.flat_map(|range| without(range, elsewhere));
     let (mut taken, mut end) = (0, 0);
-    for range in ranges {
+    for range in ranges_to_take(memory, image, elsewhere, pagemap)? {
         taken += range.end - range.start;
         end = range.end;
         memory.save(range, file)?;
@@ -113,6 +112,53 @@ pub(crate) fn write(
     // The file of whoever had it before may be longer.
     file.set_len(end)?;
     Ok(taken)
+}
+
+/// The ranges that [`write`] writes.
+fn ranges_to_take(
+    memory: &SandboxMemory,
+    image: &[Part],
+    elsewhere: &[Range<u64>],
+    pagemap: &File,
+) -> io::Result<Vec<Range<u64>>> {
+    let ranges = memory.populated(pagemap)?.into_iter().flat_map(|range| changing(range, image));
+    Ok(ranges.flat_map(|range| without(range, elsewhere)).collect())
+}
+
+/// Memory that was copied, which is sooner done than written: the bytes by their guest-physical addresses, in ascending order.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryCopy(Vec<(u64, Vec<u8>)>);
+
+impl MemoryCopy {
+    /// Copies what [`write`] would write; `None`: that is more than `most` bytes.
+    pub(crate) fn of(
+        memory: &SandboxMemory,
+        image: &[Part],
+        elsewhere: &[Range<u64>],
+        pagemap: &File,
+        most: u64,
+    ) -> io::Result<Option<Self>> {
+        let ranges = ranges_to_take(memory, image, elsewhere, pagemap)?;
+        if ranges.iter().map(|range| range.end - range.start).sum::<u64>() > most {
+            return Ok(None);
+        }
+        let copy = |range: Range<u64>| {
+            let bytes = memory.copy_in(range.start, range.end - range.start);
+            Ok((range.start, bytes.ok_or(io::ErrorKind::InvalidData)?))
+        };
+        ranges.into_iter().map(copy).collect::<io::Result<_>>().map(|pieces| Some(Self(pieces)))
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
+    /// Writes it to an empty file, as [`write`] would have.
+    pub(crate) fn write_to(&self, file: &File) -> io::Result<()> {
+        self.0.iter().try_for_each(|(at, bytes)| file.write_all_at(bytes, *at))?;
+        file.set_len(self.0.last().map_or(0, |(at, bytes)| at + bytes.len() as u64))
+    }
 }
 
 /// The pieces of a range that lie in none of `others`, which ascend.

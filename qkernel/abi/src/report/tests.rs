@@ -63,8 +63,9 @@ const ALL: &[Report<'static>] = &[
     Report::WokenFor { who: PARTY },
     Report::NotTaken { request: 10, why: b"why" },
     Report::WorkingSet { frames: &[3, 0, 0, 0, 7, 1, 0, 0] },
+    Report::Written { lines: b"0 /data/base\n" },
 ];
-const KINDS: u64 = 22;
+const KINDS: u64 = 23;
 
 fn words_of(report: &Report<'_>) -> [u64; 6] {
     report.words(|at| at as u64)
@@ -103,6 +104,7 @@ fn a_text_is_cut_off_and_a_struct_is_not() {
                 | Report::Processes { .. }
                 | Report::NotTaken { .. }
                 | Report::WorkingSet { .. }
+                | Report::Written { .. }
         );
         let bytes = [b'a'; 256];
         assert_eq!(Report::parse(&words, &bytes).is_some(), is_text, "{report:?}");

@@ -17,6 +17,7 @@ mod lower;
 pub mod moved;
 mod open_dir;
 mod origin;
+pub mod written;
 
 use abi::hostcall::HostStat;
 use alloc::boxed::Box;

@@ -103,6 +103,7 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     if let Some(pod) = &mut described.pod {
         *pod = super::further_described(root, id, &imaged.image.further).map_err(|why| refused(&why))?;
     }
+    described.take_written(&imaged.image.written);
     // Until it is on the disk the sandbox stands still, and goes on should that fail.
     let (manifest, layer) = taking.commit(imaged.image.head.clone(), described, &key)?;
     let image = imaged.kept().map_err(|source| {

@@ -18,7 +18,7 @@ use super::membership::Membership;
 use super::record::{PodRecord, Record, hook_state};
 use super::restore::Base;
 use crate::cgroup::{self, Cgroups};
-use crate::control::{self, Order, Report};
+use crate::control::{self, Order, Report, Restores};
 use crate::front::foreground::report;
 use crate::hooks;
 use crate::keeper::{self, KeeperPlan};
@@ -109,6 +109,10 @@ pub(super) fn begin(
     let pod = Membership::of(options, &mut container, settings.pods)?;
     let base = Base::of(options, &settings, &container, &pod)?;
     base.check_sealed(settings.hibernation.encrypt)?;
+    if base.snapshot.is_some() {
+        // In a pod that is not the first container's own.
+        container.boot.limits.memory_max = pod.resources(&container).memory;
+    }
     check_terminal(options, container.terminal, detached)?;
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
     let Surroundings { accepts_changed, ports } = options.surroundings.clone();
@@ -312,7 +316,7 @@ impl Creation {
         self.save(&state, Some(&record)).map_err(failed)?;
         hooks::run("prestart", hooks.prestart().as_deref(), &state)?;
         hooks::run("createRuntime", hooks.create_runtime().as_deref(), &state)?;
-        self.proceed(id, &mut channel, &mut record, &state)?;
+        self.proceed(id, &mut channel, &mut record, &state, base.further)?;
         let state = hook_state(&state, Status::Created);
         self.save(&state, None).map_err(failed)?;
         if let Some(path) = &options.pid_file {
@@ -330,6 +334,7 @@ impl Creation {
         channel: &mut BufReader<UnixStream>,
         record: &mut Record,
         state: &OciState,
+        restores: Option<Restores>,
     ) -> Result<(), ContainerError> {
         let failed = |(what, source): Failed| ContainerError::Create { id: id.to_owned(), what, source };
         let _ = control::send(channel.get_ref(), &Order::Proceed);
@@ -337,6 +342,10 @@ impl Creation {
             Some(Report::Created { number }) => {
                 if let Some(pod) = record.pod.clone() {
                     record.pod = Some(PodRecord { number, ..pod });
+                    if restores.is_some_and(|restores| restores.number != number) {
+                        // It has begun anew.
+                        record.snapshot = None;
+                    }
                     self.save(state, Some(record)).map_err(failed)?;
                 }
             }

@@ -11,6 +11,7 @@ use super::create::CreateOptions;
 use super::error::ContainerError;
 use super::record::{PodRecord, Record};
 use crate::cgroup::Cgroups;
+use crate::control::Restores;
 use crate::keeper::KeeperPlan;
 use crate::oci::{ContainerSpec, Namespaces, Pod, PodSize};
 use crate::resources::Resources;
@@ -175,7 +176,7 @@ impl Further {
         first.is_some_and(|first| first.snapshot.as_deref() == Some(snapshot))
     }
 
-    pub(super) fn plan(self, bundle: Bundle, cgroups: Cgroups, restores: Option<u64>) -> KeeperPlan {
+    pub(super) fn plan(self, bundle: Bundle, cgroups: Cgroups, restores: Option<Restores>) -> KeeperPlan {
         let Self { record: PodRecord { first, vmm: vmm_pid, place, .. }, vmm, root } = self;
         KeeperPlan { bundle, place, vmm_pid, vmm, root, first, restores, cgroups }
     }

@@ -21,8 +21,11 @@ pub use end::{delete, kill, start};
 pub use error::ContainerError;
 pub use run::{After, run};
 
+use std::collections::BTreeSet;
+
 use crate::snapshot::{Described, FurtherDescribed};
 use crate::state::{Id, OciState, Root};
+use crate::supervisor::FURTHER_MAX;
 
 /// Whether a container shares the sandbox of a pod that began with another.
 #[must_use]
@@ -42,13 +45,18 @@ pub(super) fn further_described(
     numbers: &[u64],
 ) -> Result<Vec<FurtherDescribed>, String> {
     let record: record::Record = root.record(first).ok_or("nothing was noted of it")?;
+    // The sandbox says so, and may say anything.
+    let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
+    if distinct.len() != numbers.len() || numbers.len() > FURTHER_MAX || distinct.contains(&0) {
+        return Err("what its sandbox says of its containers cannot be".into());
+    }
     let ids = root.ids().map_err(|error| error.to_string())?;
     let others = ids.iter().filter_map(|id| {
         let other: record::Record = root.record(id)?;
         Some((other.number_in(&record)?, id, other))
     });
     let others: Vec<_> = others.collect();
-    let described = numbers.iter().map(|number| {
+    let described = distinct.iter().map(|number| {
         let found = others.iter().find(|(of, ..)| of == number).and_then(|(_, id, other)| {
             Some(FurtherDescribed {
                 number: *number,
@@ -59,7 +67,12 @@ pub(super) fn further_described(
             format!("nothing was noted of container {number} of its pod, or it has just ended")
         })
     });
-    described.collect()
+    let described = described.collect::<Result<Vec<_>, String>>()?;
+    let mut names = BTreeSet::new();
+    match described.iter().find(|one| !names.insert(one.container.name())) {
+        Some(one) => Err(format!("two containers of its pod have the name {}", one.container.name())),
+        None => Ok(described),
+    }
 }
 
 /// A container as a snapshot describes it; `None`: its files end with a command, since it has no bundle or is a clone.

@@ -110,6 +110,7 @@ impl Record {
             hostname,
             terminal,
             mounts,
+            written: Vec::new(),
             command: None,
             pod: self.is_pod.then(Vec::new),
         }

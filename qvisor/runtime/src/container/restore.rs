@@ -9,6 +9,7 @@ use vmm::process;
 use super::create::{CreateOptions, Surroundings};
 use super::error::ContainerError;
 use super::membership::Membership;
+use crate::control::Restores;
 use crate::oci::{self, ContainerSpec};
 use crate::settings::{FromSnapshot, Settings};
 use crate::snapshot::{MountPoint, Opened, Place, SnapshotError, Store, Unfit};
@@ -22,8 +23,8 @@ pub(super) struct Base {
     pub platform: Platform,
     /// Of a sandbox that begins with it.
     pub snapshot: Option<Arc<Opened>>,
-    /// Of a further container of a pod that does: the number that it has there.
-    pub further: Option<u64>,
+    /// Of a further container of a pod that does.
+    pub further: Option<Restores>,
     /// The digest of the snapshot's manifest.
     pub digest: Option<String>,
 }
@@ -52,7 +53,13 @@ impl Base {
         let mounts = MountPoint::of(&container.mounts);
         if let Membership::Further(pod) = pod {
             let name = options.snapshot_container.as_deref().or(oci::container_name(&container.annotations));
-            let further = described.needs_further(name.unwrap_or(options.id.as_str())).map_err(unfit)?;
+            let further = match described.needs_further(name.unwrap_or(options.id.as_str())) {
+                // Its annotation is that of all containers of the pod, and this one is new there.
+                Err(Unfit::NoContainer { .. }) if options.snapshot.is_none() => {
+                    return Ok(Self { platform, snapshot: None, further: None, digest: None });
+                }
+                found => found.map_err(unfit)?,
+            };
             further.container.check_bundle(&mounts, container.terminal).map_err(unfit)?;
             if digest.as_deref().is_none_or(|digest| !pod.began_with(digest)) {
                 return Err(failed("its pod began with another snapshot, or with none".into()));
@@ -60,7 +67,8 @@ impl Base {
             if options.surroundings != Surroundings::default() {
                 return Err(failed(OF_THE_FIRST.into()));
             }
-            return Ok(Self { platform, snapshot: None, further: Some(further.number), digest });
+            let restores = Restores { number: further.number, or_begins: options.snapshot.is_none() };
+            return Ok(Self { platform, snapshot: None, further: Some(restores), digest });
         }
         match (&described.pod, pod, &options.clone) {
             (Some(_), _, Some(_)) => return Err(unfit(Unfit::OfPod).into()),

@@ -25,7 +25,7 @@ use vmm::process::{self, Terminal};
 use vmm::request::VIEWS_MAX;
 
 use crate::cgroup::Cgroups;
-use crate::control::{self, Order, Report};
+use crate::control::{self, Order, Report, Restores};
 use crate::exec::streams;
 use crate::hooks;
 use crate::oci::Accounts;
@@ -49,8 +49,8 @@ pub struct KeeperPlan {
     /// The state root, and the id of the container that the pod began with.
     pub root: Root,
     pub first: String,
-    /// It goes on in a pod that begins with a snapshot, by the number that it has there.
-    pub restores: Option<u64>,
+    /// It goes on in a pod that begins with a snapshot.
+    pub restores: Option<Restores>,
     pub cgroups: Cgroups,
 }
 
@@ -105,7 +105,7 @@ struct Keeper {
     vmm: OwnedFd,
     root: Root,
     first: String,
-    restores: Option<u64>,
+    restores: Option<Restores>,
     channel: Arc<UnixStream>,
     listener: UnixListener,
     companions: Option<Companions>,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use abi::mount::{FileSystem, HostKind, Kind};
 use serde::{Deserialize, Serialize};
-use vmm::checkpoint::ImageHead;
+use vmm::checkpoint::{ImageHead, WrittenFile};
 use vmm::mounts::{self, Volume};
 use vmm::net::Network;
 
@@ -55,6 +55,9 @@ pub struct Described {
     /// Its process drives a terminal.
     pub terminal: bool,
     pub mounts: Vec<MountPoint>,
+    /// Files of volumes and of the bundle's root, which are not in the snapshot, that programs had open for writing or mapped shared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub written: Vec<String>,
     /// It is a sandbox of `dormouse do`; then the bundle is its root file system, and it has no mounts by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<DescribedCommand>,
@@ -77,6 +80,18 @@ impl Described {
     #[must_use]
     pub fn name(&self) -> &str {
         oci::container_name(&self.annotations).unwrap_or(&self.id)
+    }
+
+    /// Takes down the files that it and the further containers of its pod may have been writing to.
+    pub(crate) fn take_written(&mut self, files: &[WrittenFile]) {
+        let of = |number: u64| {
+            let own = files.iter().filter(|file| file.container == number);
+            own.map(|file| file.path.clone()).collect()
+        };
+        self.written = of(0);
+        for further in self.pod.iter_mut().flatten() {
+            further.container.written = of(further.number);
+        }
     }
 
     /// The pod's further container of this name; or which there are.

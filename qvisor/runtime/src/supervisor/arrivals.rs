@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use abi::hostcall::{EVENT_PAUSE_CONTAINER, EVENT_SIGNAL};
 use vmm::request::Request;
 
 use super::Supervisor;
-use super::containers::{ContainerId, Keeper};
+use super::containers::{ContainerId, Keeper, Rest};
 use super::progress::Progress;
 use super::stage::Stage;
 use crate::control::{Report, refuse};
@@ -24,7 +25,8 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     pub(super) fn of(containers: &[u64]) -> Self {
-        Self { awaited: containers.iter().copied().map(ContainerId).collect(), ..Self::default() }
+        let further = containers.iter().copied().map(ContainerId).filter(|id| *id != ContainerId::FIRST);
+        Self { awaited: further.collect(), ..Self::default() }
     }
 
     /// Whether some have not come.
@@ -34,22 +36,30 @@ impl Arrivals {
 }
 
 impl Supervisor {
-    /// The front end of the first container need not wait for the others.
-    pub(crate) fn expect_containers(&self) {
-        let progress = &mut *self.lock();
-        if progress.arrivals.is_open() {
-            let id = ContainerId::FIRST;
-            self.reached(progress, id, Stage::Created, &Report::Created { number: id.0 });
-        }
-    }
-
-    /// Waits until all have come whom the kernel knows.
+    /// Waits until all have come whom the kernel knows. The front end of the first container need not.
     pub(crate) fn wait_for_containers(&self) {
         let mut progress = self.lock();
+        if progress.arrivals.is_open() {
+            let id = ContainerId::FIRST;
+            self.reached(&mut progress, id, Stage::Created, &Report::Created { number: id.0 });
+        }
         while progress.arrivals.is_open() {
             progress = progress.wait(&self.changed);
         }
         progress.arrivals.is_over = true;
+        self.tell_kernel(&mut progress);
+    }
+
+    /// Tells the kernel what has come for those who have come, before it ran.
+    fn tell_kernel(&self, progress: &mut Progress) {
+        for (id, one) in progress.containers.further_mut() {
+            for (signal, flags) in std::mem::take(&mut one.signals) {
+                self.post(id, EVENT_SIGNAL, flags, i64::from(signal));
+            }
+            if one.rest != Rest::No {
+                self.post(id, EVENT_PAUSE_CONTAINER, 1, one.rest_request.cast_signed());
+            }
+        }
     }
 
     /// One comes, by the number that the kernel knows it by.
@@ -77,9 +87,14 @@ impl Supervisor {
         }
     }
 
-    /// The keeper of one is gone. If the kernel does not run yet, another one may come in its place; result: whether that is so.
+    /// Whether the kernel does not run yet, for want of a container; what comes for a further one until then goes with it.
+    pub(super) fn is_early(&self, progress: &Progress) -> bool {
+        progress.is_restored && !progress.arrivals.is_over
+    }
+
+    /// One is gone before the kernel has it: another one may come in its place. Result: whether that is so.
     pub(super) fn may_come_again(&self, progress: &mut Progress, id: ContainerId) -> bool {
-        let may = progress.is_restored && !progress.arrivals.is_over && self.coming.drop_request(id);
+        let may = self.is_early(progress) && self.coming.drop_request(id);
         if may {
             progress.containers.forget(id);
             progress.arrivals.awaited.insert(id);
@@ -87,13 +102,30 @@ impl Supervisor {
         may
     }
 
-    /// A further container is to be killed before the kernel has it: it ends, and another one may come in its place.
-    pub(super) fn turn_away(&self, progress: &mut Progress, id: ContainerId) -> bool {
-        let is_early = progress.is_restored && !progress.arrivals.is_over && id != ContainerId::FIRST;
-        if let Some(container) = progress.containers.get(id).filter(|_| is_early) {
-            container.tell(&Report::Exited { status: libc::SIGKILL });
+    /// Takes a signal for a further container, which waits for others. One that is killed ends at once, and its processes with the wake; if
+    /// the kernel does not know of it yet another one may come in its place.
+    pub(super) fn signal_before_it_goes_on(
+        &self,
+        progress: &mut Progress,
+        id: ContainerId,
+        signal: i32,
+        flags: u32,
+    ) {
+        let is_early = self.is_early(progress);
+        let Some(container) = progress.containers.get_mut(id) else { return };
+        match (signal, is_early) {
+            (libc::SIGKILL, _) => {
+                container.tell(&Report::Exited { status: libc::SIGKILL });
+                if !self.may_come_again(progress, id) {
+                    self.deliver(progress, id, signal, flags);
+                    self.over(progress, id, libc::SIGKILL);
+                    self.start_if_complete(progress);
+                }
+            }
+            (_, true) if container.signals.len() < SIGNALS_MAX => container.signals.push((signal, flags)),
+            (_, true) => {}
+            (_, false) => self.deliver(progress, id, signal, flags),
         }
-        is_early
     }
 
     /// Carries out the start of the sandbox, if all its containers have been started and can go on.
@@ -104,14 +136,17 @@ impl Supervisor {
     }
 }
 
+/// Most signals that wait for a container which the kernel does not know of yet.
+const SIGNALS_MAX: usize = 64;
 const NOT_AWAITED: &str = "it did not begin with that snapshot, or has that container already";
 
 impl Progress {
     /// Whether it waits, before it can go on as it was in its snapshot, for a container to come, or to be started.
     pub(super) fn awaits_others(&self) -> bool {
         let is_started = |stage| matches!(stage, Stage::Starting | Stage::Running | Stage::Stopped);
+        // One without a keeper is gone: its processes end with the wake.
         let all_are_started = is_started(self.containers.first().stage)
-            && self.containers.further().all(|(_, one)| is_started(one.stage));
+            && self.containers.further().all(|(_, one)| one.keeper.is_none() || is_started(one.stage));
         self.awaits_start() && (self.arrivals.is_open() || !all_are_started)
     }
 }

@@ -15,7 +15,7 @@ use vmm::hostcall::events::EventQueue;
 use super::super::peers::Attached;
 use super::super::restored::tests::head;
 use super::*;
-use crate::control::{Answer, Order};
+use crate::control::{Answer, Order, Restores};
 use crate::status::Status;
 
 const FIRST: ContainerId = ContainerId::FIRST;
@@ -67,6 +67,10 @@ impl World {
 
     /// A container comes; result: its keeper's line.
     fn comes(&self, restores: Option<ContainerId>) -> Line {
+        self.comes_as(restores.map(|ContainerId(number)| Restores { number, or_begins: false }))
+    }
+
+    fn comes_as(&self, restores: Option<Restores>) -> Line {
         let (theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
         let root = Mount::of_host(HostKind::Root, Handles { root: 0, lower: None }, "/".into(), 0);
         let spec = BootSpec { args: vec![b"sh".to_vec()], mounts: vec![root], ..BootSpec::default() };
@@ -105,9 +109,8 @@ fn created(id: ContainerId) -> Report {
 #[test]
 fn a_pod_goes_on_once_all_its_containers_have_come_and_are_started() {
     let mut world = World::new();
-    world.supervisor.expect_containers();
-    assert_eq!(read::<Report>(&mut world.front), created(FIRST));
     let runner = world.runner();
+    assert_eq!(read::<Report>(&mut world.front), created(FIRST));
     // The first one is started before the others come, as engines do.
     assert_eq!(world.answer(FIRST, Order::Start).error, None);
     let state = world.answer(FIRST, Order::State);
@@ -134,15 +137,17 @@ fn a_pod_goes_on_once_all_its_containers_have_come_and_are_started() {
     for line in [&mut world.front, &mut app, &mut db] {
         assert_eq!(read::<Report>(line), Report::Started);
     }
-    // From here on it is a pod like any other.
-    let mut later = world.comes(None);
-    assert!(vmm::process::receive_now(later.get_mut(), &mut [0]).is_none(), "the kernel makes it");
+    // From here on it is a pod like any other, in which one that has ended begins anew.
+    let anew = Some(Restores { number: APP.0, or_begins: true });
+    for mut later in [world.comes(None), world.comes_as(anew)] {
+        assert!(vmm::process::receive_now(later.get_mut(), &mut [0]).is_none(), "the kernel makes it");
+    }
+    assert!(read::<Answer>(&mut world.comes(Some(APP))).error.is_some());
 }
 
 #[test]
 fn nobody_comes_to_such_a_pod_but_those_whom_it_had_each_once() {
     let world = World::new();
-    world.supervisor.expect_containers();
     let refused = |restores| read::<Answer>(&mut world.comes(restores)).error.unwrap();
     assert!(refused(None).contains("restore and start"));
     assert!(refused(Some(ContainerId(3))).contains("that snapshot"));
@@ -161,34 +166,45 @@ fn nobody_comes_to_such_a_pod_but_those_whom_it_had_each_once() {
 #[test]
 fn one_that_goes_or_is_killed_before_all_have_come_may_come_again() {
     let world = World::new();
-    world.supervisor.expect_containers();
     let runner = world.runner();
     let mut app = world.comes(Some(APP));
     assert_eq!(read::<Report>(&mut app), created(APP));
+    // What comes for it goes with it.
+    world.answer(APP, Order::Kill { signal: libc::SIGTERM, foreground: false, all: false });
+    assert!(world.answer(APP, Order::Pause).error.is_some());
     assert_eq!(
         world.answer(APP, Order::Kill { signal: libc::SIGKILL, foreground: false, all: true }).error,
         None
     );
     assert_eq!(read::<Report>(&mut app), Report::Exited { status: libc::SIGKILL });
+    assert!(world.supervisor.lock().containers.get(APP).is_none());
+    assert!(world.kinds().is_empty(), "the kernel does not know of it");
+    let app = world.comes(Some(APP));
     drop(app);
     world.supervisor.hear_keeper(APP);
-    assert!(world.supervisor.lock().containers.get(APP).is_none());
-    assert!(!world.kinds().contains(&EVENT_SIGNAL), "the kernel does not know of it");
     let mut app = world.comes(Some(APP));
     assert_eq!(read::<Report>(&mut app), created(APP));
+    world.answer(APP, Order::Kill { signal: libc::SIGUSR1, foreground: false, all: false });
     let _db = world.comes(Some(DB));
     runner.join().unwrap();
-    // From here on the kernel has it, and ends it.
+    let told = world.events.take(16);
+    let signals: Vec<_> = told.iter().map(|event| (event.kind, event.token, event.value)).collect();
+    assert_eq!(signals, [(EVENT_SIGNAL, APP.0, i64::from(libc::SIGUSR1))]);
+    // From here on the kernel has it, and ends it; the others go on without it.
+    world.supervisor.report(&abi::report::Report::ContainerReady { container: FIRST });
+    world.kinds();
     drop(app);
     world.supervisor.coming.drop_request(APP);
+    let _starts = [FIRST, DB].map(|id| world.ask(id, Order::Start));
+    assert!(!world.kinds().contains(&EVENT_WAKE), "one is neither started nor gone");
     world.supervisor.hear_keeper(APP);
-    assert!(world.kinds().contains(&EVENT_SIGNAL));
+    let kinds = world.kinds();
+    assert!(kinds.contains(&EVENT_SIGNAL) && kinds.contains(&EVENT_WAKE), "{kinds:?}");
 }
 
 #[test]
 fn why_a_pod_cannot_go_on_is_told_to_all_of_it() {
     let world = World::new();
-    world.supervisor.expect_containers();
     let (mut app, mut db) = (world.comes(Some(APP)), world.comes(Some(DB)));
     assert_eq!(read::<Report>(&mut app), created(APP));
     world.supervisor.wait_for_containers();

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use vmm::checkpoint::{FileId, ImageFiles, ImageNews, ImageTaken, ImageTerms, KnownParent};
+use vmm::checkpoint::{FileId, ImageFiles, ImageNews, ImageTaken, ImageTerms, KnownParent, WrittenFile};
 use vmm::lock::Guard;
 use vmm::process;
 
@@ -47,6 +47,8 @@ pub(super) struct Checkpoint {
     terms: ImageTerms,
     /// The further containers that are in its memory.
     further: Vec<u64>,
+    /// The files of the host that its programs may be writing to.
+    written: Vec<WrittenFile>,
     /// It goes on afterwards: it did before, and nobody has wanted it to rest since.
     goes_on: bool,
     /// Somebody has ordered it to go on.
@@ -87,6 +89,14 @@ impl Progress {
             checkpoint.holds = true;
             true
         })
+    }
+
+    /// The kernel, whose memory is about to be taken, says which files of the host its programs may be writing to.
+    pub(super) fn note_written(&mut self, lines: &[u8]) {
+        if let Some(checkpoint) = &mut self.checkpoint {
+            let text = String::from_utf8_lossy(lines);
+            checkpoint.written = text.lines().filter_map(WrittenFile::parse).collect();
+        }
     }
 
     /// Why the further containers of a pod cannot be in an image: all that lives of them is to go on by itself.
@@ -195,6 +205,7 @@ impl Supervisor {
             parent,
             terms,
             further: Vec::new(),
+            written: Vec::new(),
             goes_on,
             is_overtaken: false,
             tries: 1,
@@ -321,9 +332,10 @@ impl Supervisor {
             ImageNews::Done(result) => result,
         };
         let asked = progress.checkpoint.as_ref().filter(|checkpoint| checkpoint.request == Some(request));
-        let Some(Checkpoint { number, terms, is_overtaken, further, .. }) = asked else { return };
+        let Some(Checkpoint { number, terms, is_overtaken, further, written, .. }) = asked else { return };
         let (number, leave_running, is_overtaken) = (*number, terms.leave_running, *is_overtaken);
-        let result = result.map(|taken| ImageTaken { further: further.clone(), ..taken });
+        let result =
+            result.map(|taken| ImageTaken { further: further.clone(), written: written.clone(), ..*taken });
         match result {
             Err(why) => self.fail_checkpoint(&mut progress, &why),
             Ok(taken) if leave_running => {

@@ -42,6 +42,7 @@ fn taken() -> ImageTaken {
         kernel_us: 1,
         pages_us: 2,
         further: Vec::new(),
+        written: Vec::new(),
         below: Vec::new(),
         left_pages: 0,
     }
@@ -85,13 +86,13 @@ fn one_that_was_awake_goes_on_afterwards() {
     let mut asked = ask(&world);
     sleeps(&world);
     assert!(asked.is_waiting());
-    world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
+    world.supervisor.imaged(1, ImageNews::Done(Ok(Box::new(taken()))));
     assert_eq!(asked.answer().figures, Some(Figures::Checkpoint(Box::new(taken()))));
     wakes(&world);
     // The next one has other numbers.
     let mut asked = ask(&world);
     sleeps(&world);
-    world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
+    world.supervisor.imaged(1, ImageNews::Done(Ok(Box::new(taken()))));
     assert!(asked.is_waiting());
     world.supervisor.imaged(2, ImageNews::Done(Err("the disk is full".into())));
     assert_eq!(asked.error(), "the disk is full");
@@ -105,7 +106,7 @@ fn one_that_slept_sleeps_on() {
     sleeps_by(&world, 0);
     assert_eq!(hibernate.answer().error, None);
     let mut asked = ask(&world);
-    world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
+    world.supervisor.imaged(1, ImageNews::Done(Ok(Box::new(taken()))));
     assert_eq!(asked.answer().error, None);
     assert!(world.events.is_empty() && world.supervisor.lock().machine.is_asleep());
 }
@@ -116,7 +117,7 @@ fn one_that_somebody_wants_to_sleep_meanwhile_sleeps_on() {
     let mut asked = ask(&world);
     let mut hibernate = world.ask(Order::Hibernate);
     sleeps(&world);
-    world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
+    world.supervisor.imaged(1, ImageNews::Done(Ok(Box::new(taken()))));
     assert_eq!((asked.answer().error, hibernate.answer().error), (None, None));
     // It was held for the checkpoint, and is not for the sleep.
     let events = world.events.take(9);
@@ -143,7 +144,7 @@ fn something_that_comes_is_served_and_then_it_sleeps_again() {
     world.supervisor.report(&Report::NotTaken { request: 2, why: b"it is not asleep" });
     world.supervisor.report(&Report::Resumed { request });
     sleeps(&world);
-    world.supervisor.imaged(3, ImageNews::Done(Ok(taken())));
+    world.supervisor.imaged(3, ImageNews::Done(Ok(Box::new(taken()))));
     assert_eq!(asked.answer().error, None);
     wakes(&world);
 }
@@ -176,7 +177,7 @@ fn an_order_to_go_on_or_to_pause_ends_it() {
     sleeps(&world);
     let mut wake = world.ask(Order::Wake { reap: None });
     assert!(asked.is_waiting());
-    world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
+    world.supervisor.imaged(1, ImageNews::Done(Ok(Box::new(taken()))));
     assert_eq!(asked.answer().error, None);
     wakes(&world);
     assert_eq!(wake.answer().error, None);
@@ -205,7 +206,7 @@ fn nobody_waits_for_ever_and_it_goes_on() {
     assert_eq!(asked.error(), "its memory was not written in time");
     wakes(&world);
     // What comes of it later is nobody's.
-    world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
+    world.supervisor.imaged(1, ImageNews::Done(Ok(Box::new(taken()))));
     assert!(world.events.is_empty());
 }
 
@@ -221,7 +222,7 @@ fn without_its_asker_it_neither_ends_nor_stays_asleep() {
     });
     sleeps(&world);
     drop(asked);
-    world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
+    world.supervisor.imaged(1, ImageNews::Done(Ok(Box::new(taken()))));
     wakes(&world);
 }
 
@@ -282,7 +283,7 @@ fn nothing_runs_until_its_files_are_copied() {
     let world = World::new(true);
     let mut asked = copies(&world, Some(KEPT));
     wakes(&world);
-    world.supervisor.imaged(1, ImageNews::Done(Ok(taken())));
+    world.supervisor.imaged(1, ImageNews::Done(Ok(Box::new(taken()))));
     assert_eq!(asked.answer().figures, Some(Figures::Checkpoint(Box::new(taken()))));
     // One whose pages are not written behind it.
     let terms = ImageTerms { copies_files: true, ..LEFT_RUNNING };
@@ -291,7 +292,7 @@ fn nothing_runs_until_its_files_are_copied() {
     });
     sleeps(&world);
     thread::scope(|scope| {
-        scope.spawn(|| world.supervisor.imaged(2, ImageNews::Done(Ok(taken()))));
+        scope.spawn(|| world.supervisor.imaged(2, ImageNews::Done(Ok(Box::new(taken())))));
         assert_eq!(asked.answer().figures, None);
         assert!(world.events.is_empty());
         asked.stream().write_all(KEPT).unwrap();

@@ -33,6 +33,8 @@ pub(super) struct SupervisedContainer {
     pub rest_request: u64,
     /// The kernel has said that all its tasks rest, as that request asked for.
     pub rests: bool,
+    /// Signals, and whom of it they are for, that came before the kernel knew of it.
+    pub signals: Vec<(i32, u32)>,
 }
 
 /// The connections to and for a further container.
@@ -66,6 +68,7 @@ impl SupervisedContainer {
             rest: Rest::No,
             rest_request: 0,
             rests: false,
+            signals: Vec::new(),
         }
     }
 
@@ -92,7 +95,7 @@ impl SupervisedContainer {
 }
 
 /// Most further containers of a pod.
-pub(super) const FURTHER_MAX: usize = 64;
+pub(crate) const FURTHER_MAX: usize = 64;
 
 /// The leash as the VMM has last seen it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,6 +138,11 @@ impl Containers {
         if id != ContainerId::FIRST {
             self.0.remove(&id);
         }
+    }
+
+    /// The further containers.
+    pub(super) fn further_mut(&mut self) -> impl Iterator<Item = (ContainerId, &mut SupervisedContainer)> {
+        self.0.iter_mut().skip(1).map(|(id, container)| (*id, container))
     }
 
     /// All of them.

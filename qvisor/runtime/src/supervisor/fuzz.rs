@@ -149,7 +149,7 @@ impl World {
                     self.supervisor.exec(peer, of, attached, Terms { paused, hook, probe });
                 }
                 Order::Create { restores, .. } => {
-                    self.supervisor.create(peer, of, attached, restores.map(ContainerId));
+                    self.supervisor.create(peer, of, attached, restores);
                 }
                 Order::Checkpoint { leave_running, refuses_connections, copies_files, seals, parent } => {
                     let terms = ImageTerms { leave_running, refuses_connections, copies_files, seals };

@@ -41,6 +41,7 @@ use vmm::sandbox::Sandbox;
 use crate::control;
 use crate::stderr_log;
 use containers::ContainerId;
+pub(crate) use containers::FURTHER_MAX;
 use journal::Transition;
 use progress::{News, Progress};
 use stage::{Cause, Stage, TIMER};
@@ -231,6 +232,7 @@ impl Supervisor {
             Report::Usage { request, usage } => progress.usage = Some((request, usage)),
             Report::WorkingSet { frames } => progress.tell_working_set(frames),
             Report::NotTaken { request, why } => self.not_taken(progress, request, &text_of(why)),
+            Report::Written { lines } => progress.note_written(lines),
             Report::KeptAwake { kept } => progress.tell_what_keeps_awake(kept.as_ref()),
             Report::WokenFor { who } => progress.tell_whom_it_woke_for(&who),
             // The wake itself comes next.
@@ -279,6 +281,8 @@ impl Supervisor {
         let first = progress.containers.first();
         let began = first.leash.is_none() && !progress.is_restored
             || matches!(first.stage, Stage::Running | Stage::Created);
+        // The kernel has said why not.
+        let began = began && !(progress.awaits_start() && first.said.is_some());
         let (status, report) = match end {
             Ok(status) if began => (status, control::Report::Exited { status }),
             Ok(status) => {
@@ -290,6 +294,9 @@ impl Supervisor {
         };
         let failure =
             if let control::Report::Failed { message, .. } = &report { Some(message.clone()) } else { None };
+        if let (Some(message), true) = (&failure, progress.awaits_start()) {
+            progress.could_not_begin(message.clone());
+        }
         if let (Some(message), true) = (&failure, progress.released) {
             // Its front end, which would say so, is gone.
             let _ = writeln!(std::io::stderr(), "dormouse: {message}");

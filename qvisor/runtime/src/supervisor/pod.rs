@@ -12,7 +12,7 @@ use super::containers::{ContainerId, FURTHER_MAX, Keeper, Rest};
 use super::peers::Attached;
 use super::progress::Progress;
 use super::stage::{Cause, Stage};
-use crate::control::{self, Lines, Order, Report, refuse};
+use crate::control::{self, Lines, Order, Report, Restores, refuse};
 use crate::status::Status;
 use crate::words;
 
@@ -26,7 +26,7 @@ impl Supervisor {
         peer: UnixStream,
         of: ContainerId,
         attached: Attached,
-        restores: Option<ContainerId>,
+        restores: Option<Restores>,
     ) {
         let Attached { body, mut descriptors } = attached;
         if descriptors.is_empty() {
@@ -39,6 +39,7 @@ impl Supervisor {
         };
         let progress = &mut *self.lock();
         self.take_leash_news(progress);
+        let restores = restores.filter(|restores| progress.awaits_start() || !restores.or_begins);
         let why_not = match progress.status(ContainerId::FIRST) {
             _ if !self.is_pod || of != ContainerId::FIRST => Some(words::NO_POD.into()),
             _ if progress.ending => Some("it ends".into()),
@@ -57,8 +58,8 @@ impl Supervisor {
             return refuse(&peer, why);
         }
         let keeper = |line| Keeper { line: Lines::new(line), listener };
-        if let Some(id) = restores {
-            self.arrive(progress, id, keeper(peer), request);
+        if let Some(Restores { number, .. }) = restores {
+            self.arrive(progress, ContainerId(number), keeper(peer), request);
             return self.settle(progress);
         }
         let (id, len) = match self.coming.add(request) {
@@ -93,6 +94,7 @@ impl Supervisor {
                 self.deliver(progress, id, libc::SIGKILL, ALL);
             }
             progress.containers.drop_if_over(id);
+            self.start_if_complete(progress);
         }
         self.settle(progress);
     }
@@ -153,6 +155,9 @@ impl Supervisor {
         let request = progress.rest_asked;
         let Some(container) = progress.containers.get_mut(id) else { return };
         (container.rest, container.rest_request, container.rests) = (rest, request, false);
+        if self.is_early(progress) {
+            return;
+        }
         self.post(id, EVENT_PAUSE_CONTAINER, u32::from(rest != Rest::No), request.cast_signed());
         if rest == Rest::No {
             self.wake_for_signal(progress);
@@ -195,7 +200,7 @@ impl Supervisor {
         }
     }
 
-    fn over(&self, progress: &mut Progress, id: ContainerId, status: i32) {
+    pub(super) fn over(&self, progress: &mut Progress, id: ContainerId, status: i32) {
         if let Some(container) = progress.containers.get_mut(id) {
             (container.exit, container.stage) = (Some(status), Stage::Stopped);
             // Even a keeper that has lost the report sees this, and ends.

@@ -135,7 +135,7 @@ impl Supervisor {
             Order::Exec { paused, hook, probe, .. } => {
                 self.exec(peer, of, attached, Terms { paused, hook, probe });
             }
-            Order::Create { restores, .. } => self.create(peer, of, attached, restores.map(ContainerId)),
+            Order::Create { restores, .. } => self.create(peer, of, attached, restores),
             Order::Checkpoint { leave_running, refuses_connections, copies_files, seals, parent } => {
                 let terms = ImageTerms { leave_running, refuses_connections, copies_files, seals };
                 self.checkpoint(peer, of, (attached.descriptors, parent), terms);
@@ -395,6 +395,13 @@ impl Supervisor {
     pub(super) fn begin(&self, progress: &mut Progress, of: ContainerId, order: Order) -> Result<(), String> {
         // Signals that came before it are older.
         self.take_leash_news(progress);
+        let asks_kernel = matches!(
+            order,
+            Order::Pause | Order::Resume | Order::Update { .. } | Order::Processes | Order::Usage
+        );
+        if asks_kernel && self.is_early(progress) && progress.arrivals.is_open() {
+            return Err("it waits for other containers of its pod to be restored".into());
+        }
         match (order, of) {
             (Order::Kill { signal, foreground, all }, _) => {
                 return self.kill(progress, of, signal, if all { 2 } else { u32::from(foreground) });
@@ -457,7 +464,9 @@ impl Supervisor {
                 self.continue_leash(progress);
             }
             (libc::SIGSTOP | libc::SIGCONT, _) => self.tell_leash(progress, of, signal),
-            (libc::SIGKILL, _) if self.turn_away(progress, of) => {}
+            (_, further) if further != ContainerId::FIRST && progress.awaits_start() => {
+                self.signal_before_it_goes_on(progress, of, signal, flags);
+            }
             _ => self.deliver(progress, of, signal, flags),
         }
         Ok(())

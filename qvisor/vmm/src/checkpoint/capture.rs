@@ -20,15 +20,20 @@ use crate::hostcall::events::EventQueue;
 use crate::image::{KERNEL_DIGEST, STUB_DIGEST};
 use crate::memory::{SandboxMemory, frames_of};
 use crate::sandbox::Sandbox;
-use crate::snapshot;
+use crate::snapshot::{self, MemoryCopy};
 
 /// The stack of the thread that writes pages behind a sandbox that goes on, in bytes.
 const WRITING_STACK: usize = 256 << 10;
+
+/// Most bytes of the kernel's memory that are copied while nothing runs, and written afterwards.
+const KERNEL_COPY_MAX: u64 = 16 << 20;
 
 /// An image whose pages are still to be written.
 struct Begun {
     request: i64,
     files: ImageFiles,
+    /// The kernel's memory, if that is still to be written as well.
+    kernel: Option<MemoryCopy>,
     parent: Option<KnownParent>,
     pages: ImagePages,
     taken: ImageTaken,
@@ -108,12 +113,12 @@ impl Sandbox {
 
     /// Writes its image but for the pages, or says why it cannot be written.
     fn begin_image(&self, wanted: WantedImage) -> Result<Begun, String> {
-        let WantedImage { request, files, parent, seals, .. } = wanted;
+        let WantedImage { request, files, parent, seals, goes_on } = wanted;
         let start = Instant::now();
         let hibernation = self.hibernation();
         hibernation.may_be_written(seals)?;
         let vmms = self.vmms().ok_or("its kernel has had too many VMMs")?;
-        let taken_bytes = self.write_kernel(&files.kernel)?;
+        let (taken_bytes, kernel) = self.take_kernel(&files.kernel, goes_on)?;
         let kernel_us = micros(start.elapsed());
         let pages = hibernation.begin_pages(&files.pages)?;
         let config = self.config();
@@ -139,20 +144,29 @@ impl Sandbox {
             kernel_us,
             pages_us: 0,
             further: Vec::new(),
+            written: Vec::new(),
             below: Vec::new(),
             left_pages: 0,
         };
-        Ok(Begun { request, files, parent, pages, taken })
+        Ok(Begun { request, files, kernel, parent, pages, taken })
     }
 
-    /// Writes the kernel's memory. Result: how many bytes.
-    fn write_kernel(&self, file: &File) -> Result<u64, String> {
+    /// Writes the kernel's memory, or, where the sandbox waits for this to go on, copies it. Result: how many bytes.
+    fn take_kernel(&self, file: &File, goes_on: bool) -> Result<(u64, Option<MemoryCopy>), String> {
         let map = self.files.page_map().map_err(|error| format!("cannot read its page map: {error}"))?;
-        let elsewhere = self.hibernation().staying_ranges();
-        let written = file
-            .set_len(0)
-            .and_then(|()| snapshot::write(&self.memory, self.image_parts(), &elsewhere, &map, file));
-        written.map_err(|error| format!("cannot write its kernel's memory: {error}"))
+        let (memory, parts, elsewhere) =
+            (&self.memory, self.image_parts(), self.hibernation().staying_ranges());
+        let taken = file.set_len(0).and_then(|()| {
+            let copied = match goes_on {
+                true => MemoryCopy::of(memory, parts, &elsewhere, &map, KERNEL_COPY_MAX)?,
+                false => None,
+            };
+            match copied {
+                Some(copy) => Ok((copy.bytes(), Some(copy))),
+                None => Ok((snapshot::write(memory, parts, &elsewhere, &map, file)?, None)),
+            }
+        });
+        taken.map_err(kernel_not_written)
     }
 
     /// `KEEP_CONTENT`.
@@ -176,6 +190,10 @@ impl Sandbox {
     }
 }
 
+fn kernel_not_written(error: std::io::Error) -> String {
+    format!("cannot write its kernel's memory: {error}")
+}
+
 /// The parts of a sandbox by which the pages of its image are written.
 struct PagesWriter {
     hibernation: Arc<Hibernation>,
@@ -187,7 +205,7 @@ struct PagesWriter {
 impl PagesWriter {
     /// Writes them, and tells who asked for the image.
     fn write(self, begun: Begun) -> Result<(), Errno> {
-        let Begun { request, files, mut parent, pages, mut taken } = begun;
+        let Begun { request, files, kernel, mut parent, pages, mut taken } = begun;
         let (start, follows) = (Instant::now(), pages.may_follow());
         let written = self.hibernation.write_begun_pages(
             &self.memory,
@@ -201,8 +219,10 @@ impl PagesWriter {
         if follows {
             self.events.post(Event { kind: EVENT_IMAGE_OVER, ..Event::default() });
         }
+        let write_kernel = |copy: MemoryCopy| copy.write_to(&files.kernel).map_err(kernel_not_written);
+        let written = written.and_then(|()| kernel.map_or(Ok(()), write_kernel));
         let is_written = written.is_ok();
-        (self.images)(request.cast_unsigned(), ImageNews::Done(written.map(|()| taken)));
+        (self.images)(request.cast_unsigned(), ImageNews::Done(written.map(|()| Box::new(taken))));
         if is_written { Ok(()) } else { Err(Errno(libc::EIO)) }
     }
 }

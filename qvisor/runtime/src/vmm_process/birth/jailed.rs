@@ -138,7 +138,6 @@ fn take_orders(
         // From here on the end of the channel says that the front end is gone; a container may survive that.
         process::survive_parent();
     }
-    supervisor.expect_containers();
     let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let thread = std::thread::Builder::new().name(name.into()).stack_size(128 << 10);
         let body = move || {
