@@ -446,21 +446,28 @@ pub(crate) fn memory_file(name: &std::ffi::CStr) -> Result<OwnedFd, MemoryError>
 
 /// The ranges of a file of `len` bytes that hold something.
 pub(crate) fn data_of(file: &OwnedFd, len: u64) -> io::Result<Vec<Range<u64>>> {
+    data_within(file, 0..len)
+}
+
+/// Those parts of a range of a file that hold something.
+pub(crate) fn data_within(file: &OwnedFd, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let mut found = Vec::new();
-    let mut at = 0;
+    let mut at = within.start;
     let seek = |from: u64, whence: i32| {
         let from = libc::off_t::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: moves the position of a descriptor, which nobody uses.
         let place = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
         u64::try_from(place).map_err(|_| io::Error::last_os_error())
     };
-    while at < len {
+    while at < within.end {
         let start = match seek(at, libc::SEEK_DATA) {
+            // The end of what it holds may be far behind.
+            Ok(start) if start >= within.end => break,
             Ok(start) => start,
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
             Err(error) => return Err(error),
         };
-        at = seek(start, libc::SEEK_HOLE)?.min(len);
+        at = seek(start, libc::SEEK_HOLE)?.min(within.end);
         if start < at {
             found.push(start..at);
         }

@@ -121,8 +121,8 @@ fn ranges_to_take(
     elsewhere: &[Range<u64>],
     pagemap: &File,
 ) -> io::Result<Vec<Range<u64>>> {
-    let ranges = memory.populated(pagemap)?.into_iter().flat_map(|range| changing(range, image));
-    Ok(ranges.flat_map(|range| without(range, elsewhere)).collect())
+    let ranges = memory.populated(pagemap, elsewhere)?.into_iter();
+    Ok(ranges.flat_map(|range| changing(range, image)).collect())
 }
 
 /// Memory that was copied, which is sooner done than written: the bytes by their guest-physical addresses, in ascending order.
@@ -161,18 +161,6 @@ impl MemoryCopy {
     }
 }
 
-/// The pieces of a range that lie in none of `others`, which ascend.
-fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
-    let (mut pieces, mut start) = (Vec::new(), range.start);
-    let first = others.partition_point(|other| other.end <= range.start);
-    for other in others[first..].iter().take_while(|other| other.start < range.end) {
-        memory::add_range(&mut pieces, start..other.start.max(start));
-        start = other.end;
-    }
-    memory::add_range(&mut pieces, start.min(range.end)..range.end);
-    pieces
-}
-
 /// The pieces of a range of whole pages that the kernel may have changed.
 fn changing(range: Range<u64>, image: &[Part]) -> Vec<Range<u64>> {
     let is_constant = |page: u64| {
@@ -193,16 +181,6 @@ fn changing(range: Range<u64>, image: &[Part]) -> Vec<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_kept_elsewhere_is_left_out() {
-        let others = [2..4, 6..7, 9..20];
-        let of =
-            |range| without(range, &others).iter().map(|piece| (piece.start, piece.end)).collect::<Vec<_>>();
-        assert_eq!(of(0..10), [(0, 2), (4, 6), (7, 9)]);
-        assert_eq!((of(3..6), of(10..15)), (vec![(4, 6)], vec![]));
-        assert_eq!((of(19..25), of(30..31)), (vec![(20, 25)], vec![(30, 31)]));
-    }
 
     #[test]
     fn what_is_constant_in_the_image_is_left_out() {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use abi::layout::{KERNEL_IMAGE_PHYS, PAGE_SIZE, USER_PHYS};
 use abi::word::to_usize;
 
-use super::{SandboxMemory, data_of};
+use super::{SandboxMemory, data_within};
 
 /// The host's `struct pm_scan_arg` (Linux 6.7).
 #[repr(C)]
@@ -51,16 +51,19 @@ const ENTRIES: u64 = 8192;
 
 impl SandboxMemory {
     /// The ranges of whole pages that hold something, by their guest-physical addresses: of kernel memory from the image on, without what
-    /// is as it is in a file, and of user memory. `pagemap` is this process's `/proc/self/pagemap`.
-    pub fn populated(&self, pagemap: &File) -> io::Result<Vec<Range<u64>>> {
+    /// is as it is in a file, and of user memory. `pagemap` is this process's `/proc/self/pagemap`. Nobody looks into ranges of user memory
+    /// that are `elsewhere`, which ascend: in much memory that takes long.
+    pub fn populated(&self, pagemap: &File, elsewhere: &[Range<u64>]) -> io::Result<Vec<Range<u64>>> {
         let mut ranges = self.private(pagemap, KERNEL_IMAGE_PHYS..self.kernel_len)?;
-        match &self.user_file {
-            Some(file) => ranges.extend(
-                data_of(file, self.user_len)?
-                    .into_iter()
-                    .map(|range| range.start + USER_PHYS..range.end.next_multiple_of(PAGE_SIZE) + USER_PHYS),
-            ),
-            None => ranges.extend(self.private(pagemap, USER_PHYS..USER_PHYS + self.user_len)?),
+        for gap in without(USER_PHYS..USER_PHYS + self.user_len, elsewhere) {
+            match &self.user_file {
+                Some(file) => ranges.extend(
+                    data_within(file, gap.start - USER_PHYS..gap.end - USER_PHYS)?.into_iter().map(|range| {
+                        range.start + USER_PHYS..range.end.next_multiple_of(PAGE_SIZE) + USER_PHYS
+                    }),
+                ),
+                None => ranges.extend(self.private(pagemap, gap)?),
+            }
         }
         Ok(ranges)
     }
@@ -135,6 +138,18 @@ pub(crate) fn add_range(found: &mut Vec<Range<u64>>, range: Range<u64>) {
     }
 }
 
+/// The pieces of a range that lie in none of `others`, which ascend.
+fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let (mut pieces, mut start) = (Vec::new(), range.start);
+    let first = others.partition_point(|other| other.end <= range.start);
+    for other in others[first..].iter().take_while(|other| other.start < range.end) {
+        add_range(&mut pieces, start..other.start.max(start));
+        start = other.end;
+    }
+    add_range(&mut pieces, start.min(range.end)..range.end);
+    pieces
+}
+
 impl SandboxMemory {
     /// Writes a range of memory to a file, at the offset that is its address.
     pub fn save(&self, range: Range<u64>, file: &File) -> io::Result<()> {
@@ -195,6 +210,36 @@ mod tests {
 
     const KERNEL: u64 = 64 << 20;
 
+    #[test]
+    fn what_is_kept_elsewhere_is_left_out() {
+        let others = [2..4, 6..7, 9..20];
+        let of =
+            |range| without(range, &others).iter().map(|piece| (piece.start, piece.end)).collect::<Vec<_>>();
+        assert_eq!(of(0..10), [(0, 2), (4, 6), (7, 9)]);
+        assert_eq!((of(3..6), of(10..15)), (vec![(4, 6)], vec![]));
+        assert_eq!((of(19..25), of(30..31)), (vec![(20, 25)], vec![(30, 31)]));
+    }
+
+    #[test]
+    fn user_memory_is_found_but_for_what_is_elsewhere() {
+        let page = |at: u64| USER_PHYS + at * PAGE_SIZE;
+        for platform in [Platform::Kvm, Platform::Systrap] {
+            let memory = SandboxMemory::new(platform, KERNEL, USER_BLOCK).unwrap();
+            (0..8).chain([20]).for_each(|at| memory.write(page(at), &1_u64).unwrap());
+            let pagemap = File::open("/proc/self/pagemap").unwrap();
+            let found = |elsewhere: &[Range<u64>]| {
+                let mut found = memory.populated(&pagemap, elsewhere).unwrap();
+                found.retain(|range| range.start >= USER_PHYS);
+                found
+            };
+            assert_eq!(found(&[]), [page(0)..page(8), page(20)..page(21)]);
+            assert_eq!(
+                found(&[page(2)..page(5), page(7)..page(20)]),
+                [page(0)..page(2), page(5)..page(7), page(20)..page(21)]
+            );
+        }
+    }
+
     fn memory() -> SandboxMemory {
         SandboxMemory::new(Platform::Kvm, KERNEL, USER_BLOCK).unwrap()
     }
@@ -222,7 +267,7 @@ mod tests {
         }
         memory.write(USER_PHYS, &1_u64).unwrap();
         expected.push(USER_PHYS..USER_PHYS + PAGE_SIZE);
-        assert!(memory.populated(&pagemap).unwrap() == expected);
+        assert!(memory.populated(&pagemap, &[]).unwrap() == expected);
     }
 
     #[test]
