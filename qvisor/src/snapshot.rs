@@ -304,7 +304,7 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
     let mounts: Vec<_> = container.mounts.iter().map(|mount| mount.path.as_str()).collect();
     let further: Vec<_> = container.pod.iter().flatten().map(|further| further.container.name()).collect();
     let all = [container].into_iter().chain(container.pod.iter().flatten().map(|further| &further.container));
-    let written: Vec<_> = all.flat_map(|container| &container.written).map(String::as_str).collect();
+    let written = all.flat_map(|container| &container.written);
     let lines = [
         ("snapshot", shown.to_owned()),
         ("created", manifest.created.clone()),
@@ -313,7 +313,6 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
         ("host name", container.hostname.clone()),
         ("mounts", mounts.join(" ")),
         ("pod", if container.pod.is_some() { format!("with {}", or_none(&further)) } else { "no".into() }),
-        ("written to", or_none(&written)),
         ("platform", manifest.platform().to_owned()),
         ("kernel", head.kernel.clone()),
         ("vCPUs", head.cpus.to_string()),
@@ -326,7 +325,8 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
         ("working set", working_set_pages.map_or("not recorded".into(), |pages| format!("{pages} pages"))),
     ];
     let mut text = String::new();
-    for (what, value) in lines {
+    let written = written.map(|path| ("written to", path.to_owned()));
+    for (what, value) in lines.into_iter().chain(written) {
         writeln!(text, "{what:14} {value}")?;
     }
     say(&text)

@@ -1,4 +1,5 @@
 """Hosts that are other than the one where a snapshot was made: their clocks, processors, and limits of memory."""
+import json
 import os
 import time
 
@@ -81,6 +82,17 @@ def memory_limits(world):
         check(not container.call("fits", (container.memory >> 20) + 1), f"more fits than {container.memory >> 20} MB")
         container.call("step")
         world.dormouse("snapshot", "remove", name)
+    # A bundle without one lifts it.
+    name, _ = container.checkpoint()
+    container.delete()
+    path = container.write_bundle() / "config.json"
+    spec = json.loads(path.read_text())
+    del spec["linux"]["resources"]
+    path.write_text(json.dumps(spec))
+    container.restore(name)
+    check(container.call("limit") > 1 << 30, f"without a limit it is {container.call('limit')}")
+    check(container.call("fits", 300), "too little fits without a limit")
+    container.call("step")
 
 
 CASES = [

@@ -36,6 +36,7 @@ def hidden(world, name):
         check(not found, f"{file.name} has {found} in the clear")
     text = (world.snapshots / name / "manifest.json").read_text()
     check(SECRET not in text, "the manifest has the program's environment")
+    check("written" not in text, "the manifest has names of files that are open")
 
 
 def sealed(world):

@@ -472,19 +472,8 @@ fn check_ways(ways: &[(u32, Way)]) -> core::result::Result<(), (u32, Untied)> {
     Ok(())
 }
 
-/// The handle of the root above a node, which may be itself, and the path from there. `None`: it has no handle, or the way is a circle.
-pub fn path_of(node: Arc<dyn Node>) -> Option<(u32, Vec<u8>)> {
-    let mut names = Vec::new();
-    let root = climb(node, |_, name| names.push(name))?;
-    let path = names.iter().rev().flat_map(|name| [b"/", &**name].concat()).collect();
-    Some((root.own_handle()?, path))
-}
-
 /// The root above a node: the first on the way up that has no name. Those `passed` have one, in the next. None: the way is a circle.
-pub(crate) fn climb(
-    node: Arc<dyn Node>,
-    mut passed: impl FnMut(Arc<dyn Node>, Box<[u8]>),
-) -> Option<Arc<dyn Node>> {
+pub fn climb(node: Arc<dyn Node>, mut passed: impl FnMut(Arc<dyn Node>, Box<[u8]>)) -> Option<Arc<dyn Node>> {
     let (mut at, mut depth) = (node, 0);
     while let Some(Named { dir, name }) = at.named() {
         passed(mem::replace(&mut at, dir), name);

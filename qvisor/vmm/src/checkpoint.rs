@@ -275,8 +275,13 @@ impl WrittenFile {
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
         let (container, path) = line.split_once(' ')?;
-        let is_printable = path.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-        Some(Self { container: container.parse().ok()?, path: path.to_owned() }).filter(|_| is_printable)
+        Some(Self { container: container.parse().ok()?, path: path.to_owned() }).filter(Self::is_printable)
+    }
+
+    /// Whether its path is in letters that a terminal shows.
+    #[must_use]
+    pub fn is_printable(&self) -> bool {
+        self.path.bytes().all(|byte| (b' '..=b'~').contains(&byte))
     }
 }
 

@@ -219,7 +219,9 @@ impl SandboxMemory {
     #[must_use]
     pub fn copy_in(&self, phys: u64, len: u64) -> Option<Vec<u8>> {
         let at = self.host_ptr(phys, len)?;
-        let mut bytes = vec![0; to_usize(len)];
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(to_usize(len)).ok()?;
+        bytes.resize(to_usize(len), 0);
         // SAFETY: the range was checked, and `bytes` is as long.
         unsafe { ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), bytes.len()) };
         Some(bytes)

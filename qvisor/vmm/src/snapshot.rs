@@ -103,8 +103,13 @@ pub(crate) fn write(
     pagemap: &File,
     file: &File,
 ) -> io::Result<u64> {
+    write_ranges(memory, ranges_to_take(memory, image, elsewhere, pagemap)?, file)
+}
+
+/// Writes [these ranges](ranges_to_take).
+pub(crate) fn write_ranges(memory: &SandboxMemory, ranges: Vec<Range<u64>>, file: &File) -> io::Result<u64> {
     let (mut taken, mut end) = (0, 0);
-    for range in ranges_to_take(memory, image, elsewhere, pagemap)? {
+    for range in ranges {
         taken += range.end - range.start;
         end = range.end;
         memory.save(range, file)?;
@@ -115,7 +120,7 @@ pub(crate) fn write(
 }
 
 /// The ranges that [`write`] writes.
-fn ranges_to_take(
+pub(crate) fn ranges_to_take(
     memory: &SandboxMemory,
     image: &[Part],
     elsewhere: &[Range<u64>],
@@ -130,23 +135,14 @@ fn ranges_to_take(
 pub(crate) struct MemoryCopy(Vec<(u64, Vec<u8>)>);
 
 impl MemoryCopy {
-    /// Copies what [`write`] would write; `None`: that is more than `most` bytes.
-    pub(crate) fn of(
-        memory: &SandboxMemory,
-        image: &[Part],
-        elsewhere: &[Range<u64>],
-        pagemap: &File,
-        most: u64,
-    ) -> io::Result<Option<Self>> {
-        let ranges = ranges_to_take(memory, image, elsewhere, pagemap)?;
+    /// Copies [these ranges](ranges_to_take); `None`: they are more than `most` bytes, or there is no memory.
+    pub(crate) fn of(memory: &SandboxMemory, ranges: &[Range<u64>], most: u64) -> Option<Self> {
         if ranges.iter().map(|range| range.end - range.start).sum::<u64>() > most {
-            return Ok(None);
+            return None;
         }
-        let copy = |range: Range<u64>| {
-            let bytes = memory.copy_in(range.start, range.end - range.start);
-            Ok((range.start, bytes.ok_or(io::ErrorKind::InvalidData)?))
-        };
-        ranges.into_iter().map(copy).collect::<io::Result<_>>().map(|pieces| Some(Self(pieces)))
+        let copy =
+            |range: &Range<u64>| Some((range.start, memory.copy_in(range.start, range.end - range.start)?));
+        ranges.iter().map(copy).collect::<Option<_>>().map(Self)
     }
 
     /// Bytes of memory.

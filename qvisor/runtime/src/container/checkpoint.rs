@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vmm::checkpoint::{ImageHead, ImageTaken, ImageTerms, Style};
+use vmm::checkpoint::{ImageHead, ImageTaken, ImageTerms, Style, WrittenFile};
 use vmm::directory::Directory;
 use vmm::hibernate::micros;
 use vmm::jail::Users;
@@ -100,10 +100,8 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     if !imaged.stands_still() {
         return Err(refused("it went on before all of it was copied"));
     }
-    if let Some(pod) = &mut described.pod {
-        *pod = super::further_described(root, id, &imaged.image.further).map_err(|why| refused(&why))?;
-    }
-    described.take_written(&imaged.image.written);
+    let written = if terms.seals { &[][..] } else { &imaged.image.written };
+    describe_taken(root, id, &imaged.image.further, written, &mut described).map_err(|why| refused(&why))?;
     // Until it is on the disk the sandbox stands still, and goes on should that fail.
     let (manifest, layer) = taking.commit(imaged.image.head.clone(), described, &key)?;
     let image = imaged.kept().map_err(|source| {
@@ -118,6 +116,21 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
         state::wait_for_end(&sandbox, Instant::now() + END_PATIENCE);
     }
     Ok(Taken { manifest, image, layer_us: layer, packed_us })
+}
+
+/// Adds what is known only of an image that was taken: names of files are in the memory, which may be sealed, so those are given apart.
+fn describe_taken(
+    root: &Root,
+    id: &Id,
+    further: &[u64],
+    written: &[WrittenFile],
+    described: &mut Described,
+) -> Result<(), String> {
+    if let Some(pod) = &mut described.pod {
+        *pod = super::further_described(root, id, further)?;
+    }
+    described.take_written(written);
+    Ok(())
 }
 
 fn may_be_sealed(options: &CheckpointOptions<'_>, has_layer: bool) -> Result<(), String> {

@@ -111,7 +111,7 @@ pub(super) fn begin(
     base.check_sealed(settings.hibernation.encrypt)?;
     if base.snapshot.is_some() {
         // In a pod that is not the first container's own.
-        container.boot.limits.memory_max = pod.resources(&container).memory;
+        container.boot.limits.memory_max = pod.resources(&container).container_limits().memory_max;
     }
     check_terminal(options, container.terminal, detached)?;
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);

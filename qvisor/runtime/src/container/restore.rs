@@ -39,9 +39,17 @@ impl Base {
     ) -> Result<Self, ContainerError> {
         let failed =
             |message| ContainerError::Failed { id: options.id.as_str().to_owned(), message, code: None };
-        let Some(snapshot) = find(options, settings)? else {
+        let plain = || {
             let platform = settings.platform.choose().map_err(|error| failed(error.to_string()))?;
-            return Ok(Self { platform, snapshot: None, further: None, digest: None });
+            Ok(Self { platform, snapshot: None, further: None, digest: None })
+        };
+        // An annotation is that of all containers of a pod: those that are new there, or whose pod has gone on since, begin as any other.
+        let is_new = matches!(pod, Membership::Further(_)) && options.snapshot.is_none();
+        let snapshot = match find(options, settings) {
+            Ok(Some(snapshot)) => snapshot,
+            Ok(None) => return plain(),
+            Err(_) if is_new => return plain(),
+            Err(error) => return Err(error.into()),
         };
         let unfit = |why: Unfit| why.at(&snapshot.place);
         let (manifest, digest) = (&snapshot.manifest, Some(snapshot.digest()?));
@@ -53,17 +61,16 @@ impl Base {
         let mounts = MountPoint::of(&container.mounts);
         if let Membership::Further(pod) = pod {
             let name = options.snapshot_container.as_deref().or(oci::container_name(&container.annotations));
-            let further = match described.needs_further(name.unwrap_or(options.id.as_str())) {
-                // Its annotation is that of all containers of the pod, and this one is new there.
-                Err(Unfit::NoContainer { .. }) if options.snapshot.is_none() => {
-                    return Ok(Self { platform, snapshot: None, further: None, digest: None });
-                }
-                found => found.map_err(unfit)?,
-            };
-            further.container.check_bundle(&mounts, container.terminal).map_err(unfit)?;
-            if digest.as_deref().is_none_or(|digest| !pod.began_with(digest)) {
+            let further = described.needs_further(name.unwrap_or(options.id.as_str()));
+            let is_theirs = digest.as_deref().is_some_and(|digest| pod.began_with(digest));
+            if options.snapshot.is_none() && (further.is_err() || !is_theirs) {
+                return plain();
+            }
+            let further = further.map_err(unfit)?;
+            if !is_theirs {
                 return Err(failed("its pod began with another snapshot, or with none".into()));
             }
+            further.container.check_bundle(&mounts, container.terminal).map_err(unfit)?;
             if options.surroundings != Surroundings::default() {
                 return Err(failed(OF_THE_FIRST.into()));
             }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use abi::mount::{FileSystem, HostKind, Kind};
+use abi::report::WRITTEN_MAX_BYTES;
+use abi::word::to_usize;
 use serde::{Deserialize, Serialize};
 use vmm::checkpoint::{ImageHead, WrittenFile};
 use vmm::mounts::{self, Volume};
@@ -84,6 +86,13 @@ impl Described {
 
     /// Takes down the files that it and the further containers of its pod may have been writing to.
     pub(crate) fn take_written(&mut self, files: &[WrittenFile]) {
+        // The sandbox says so, and may say anything.
+        let mut room = to_usize(WRITTEN_MAX_BYTES);
+        let fits = |file: &&WrittenFile| {
+            room = room.saturating_sub(file.path.len());
+            file.is_printable() && room > 0
+        };
+        let files: Vec<&WrittenFile> = files.iter().filter(fits).collect();
         let of = |number: u64| {
             let own = files.iter().filter(|file| file.container == number);
             own.map(|file| file.path.clone()).collect()

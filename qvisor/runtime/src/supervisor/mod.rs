@@ -279,10 +279,12 @@ impl Supervisor {
         }
         progress.ending = true;
         let first = progress.containers.first();
+        let awaits_start = progress.awaits_start();
+        let why_not = awaits_start && (first.said.is_some() || end.is_err());
         let began = first.leash.is_none() && !progress.is_restored
-            || matches!(first.stage, Stage::Running | Stage::Created);
-        // The kernel has said why not.
-        let began = began && !(progress.awaits_start() && first.said.is_some());
+            || matches!(first.stage, Stage::Running | Stage::Created)
+            || awaits_start;
+        let began = began && !why_not;
         let (status, report) = match end {
             Ok(status) if began => (status, control::Report::Exited { status }),
             Ok(status) => {
@@ -294,7 +296,7 @@ impl Supervisor {
         };
         let failure =
             if let control::Report::Failed { message, .. } = &report { Some(message.clone()) } else { None };
-        if let (Some(message), true) = (&failure, progress.awaits_start()) {
+        if let (Some(message), true) = (&failure, why_not) {
             progress.could_not_begin(message.clone());
         }
         if let (Some(message), true) = (&failure, progress.released) {

@@ -90,7 +90,10 @@ impl Supervisor {
         if is_over && let Some(container) = progress.containers.get_mut(id) {
             container.keeper = None;
             if container.stage != Stage::Stopped && !self.may_come_again(progress, id) {
-                self.coming.drop_request(id);
+                // A kernel that is about to go on as its snapshot has it needs what came with it.
+                if !progress.awaits_start() {
+                    self.coming.drop_request(id);
+                }
                 self.deliver(progress, id, libc::SIGKILL, ALL);
             }
             progress.containers.drop_if_over(id);
@@ -118,6 +121,7 @@ impl Supervisor {
         match (signal, container.rest) {
             (libc::SIGSTOP, _) => container.tell(&Report::Leash { stops: true }),
             (_, Rest::BySignal) => container.tell(&Report::Leash { stops: false }),
+            _ if progress.awaits_start() => self.signal_before_it_goes_on(progress, id, signal, 0),
             _ => self.deliver(progress, id, signal, 0),
         }
     }

@@ -455,7 +455,11 @@ impl Supervisor {
         match (signal, of) {
             (libc::SIGSTOP, ContainerId::FIRST) => self.want_rest(progress, Cause::Signal),
             // As in a frozen control group, it has an effect only afterwards.
-            (libc::SIGCONT, _) if progress.machine.is_held() => self.deliver(progress, of, libc::SIGCONT, 0),
+            (libc::SIGCONT, _)
+                if progress.machine.is_held() && (of == ContainerId::FIRST || !progress.awaits_start()) =>
+            {
+                self.deliver(progress, of, libc::SIGCONT, 0);
+            }
             (libc::SIGCONT, ContainerId::FIRST) if !has_leash && !progress.machine.wants_rest() => {
                 self.deliver(progress, of, libc::SIGCONT, 0);
             }

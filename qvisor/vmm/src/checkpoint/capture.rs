@@ -15,6 +15,7 @@ use super::{
     FileId, ImageFiles, ImageHead, ImageNews, ImageSink, ImageTaken, ImageTerms, KnownParent, WantedImage,
 };
 use crate::errno::Errno;
+use crate::footprint;
 use crate::hibernate::{Hibernation, ImagePages, micros};
 use crate::hostcall::events::EventQueue;
 use crate::image::{KERNEL_DIGEST, STUB_DIGEST};
@@ -118,7 +119,7 @@ impl Sandbox {
         let hibernation = self.hibernation();
         hibernation.may_be_written(seals)?;
         let vmms = self.vmms().ok_or("its kernel has had too many VMMs")?;
-        let (taken_bytes, kernel) = self.take_kernel(&files.kernel, goes_on)?;
+        let (taken_bytes, kernel) = self.take_kernel(&files.kernel, goes_on && hibernation.stays())?;
         let kernel_us = micros(start.elapsed());
         let pages = hibernation.begin_pages(&files.pages)?;
         let config = self.config();
@@ -152,18 +153,16 @@ impl Sandbox {
     }
 
     /// Writes the kernel's memory, or, where the sandbox waits for this to go on, copies it. Result: how many bytes.
-    fn take_kernel(&self, file: &File, goes_on: bool) -> Result<(u64, Option<MemoryCopy>), String> {
+    fn take_kernel(&self, file: &File, waits: bool) -> Result<(u64, Option<MemoryCopy>), String> {
         let map = self.files.page_map().map_err(|error| format!("cannot read its page map: {error}"))?;
-        let (memory, parts, elsewhere) =
-            (&self.memory, self.image_parts(), self.hibernation().staying_ranges());
+        let (memory, parts) = (&self.memory, self.image_parts());
+        let elsewhere = self.hibernation().staying_ranges();
         let taken = file.set_len(0).and_then(|()| {
-            let copied = match goes_on {
-                true => MemoryCopy::of(memory, parts, &elsewhere, &map, KERNEL_COPY_MAX)?,
-                false => None,
-            };
+            let ranges = snapshot::ranges_to_take(memory, parts, &elsewhere, &map)?;
+            let copied = if waits { MemoryCopy::of(memory, &ranges, KERNEL_COPY_MAX) } else { None };
             match copied {
                 Some(copy) => Ok((copy.bytes(), Some(copy))),
-                None => Ok((snapshot::write(memory, parts, &elsewhere, &map, file)?, None)),
+                None => Ok((snapshot::write_ranges(memory, ranges, file)?, None)),
             }
         });
         taken.map_err(kernel_not_written)
@@ -220,7 +219,11 @@ impl PagesWriter {
             self.events.post(Event { kind: EVENT_IMAGE_OVER, ..Event::default() });
         }
         let write_kernel = |copy: MemoryCopy| copy.write_to(&files.kernel).map_err(kernel_not_written);
+        let is_copied = kernel.is_some();
         let written = written.and_then(|()| kernel.map_or(Ok(()), write_kernel));
+        if is_copied {
+            footprint::trim_heap();
+        }
         let is_written = written.is_ok();
         (self.images)(request.cast_unsigned(), ImageNews::Done(written.map(|()| Box::new(taken))));
         if is_written { Ok(()) } else { Err(Errno(libc::EIO)) }

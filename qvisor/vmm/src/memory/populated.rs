@@ -43,6 +43,8 @@ const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
+/// A range in which it takes long to look for what it holds, in bytes.
+const LONG: u64 = 1 << 20;
 /// Ranges that one call finds.
 const REGIONS: usize = 256;
 /// Bytes of a page's entry in the page map, and entries that are read at a time.
@@ -55,7 +57,10 @@ impl SandboxMemory {
     /// that are `elsewhere`, which ascend: in much memory that takes long.
     pub fn populated(&self, pagemap: &File, elsewhere: &[Range<u64>]) -> io::Result<Vec<Range<u64>>> {
         let mut ranges = self.private(pagemap, KERNEL_IMAGE_PHYS..self.kernel_len)?;
-        for gap in without(USER_PHYS..USER_PHYS + self.user_len, elsewhere) {
+        // Around a short one nothing is spared.
+        let long: Vec<_> =
+            elsewhere.iter().filter(|range| range.end - range.start >= LONG).cloned().collect();
+        for gap in without(USER_PHYS..USER_PHYS + self.user_len, &long) {
             match &self.user_file {
                 Some(file) => ranges.extend(
                     data_within(file, gap.start - USER_PHYS..gap.end - USER_PHYS)?.into_iter().map(|range| {
@@ -65,7 +70,7 @@ impl SandboxMemory {
                 None => ranges.extend(self.private(pagemap, gap)?),
             }
         }
-        Ok(ranges)
+        Ok(ranges.into_iter().flat_map(|range| without(range, elsewhere)).collect())
     }
 
     /// The ranges of private memory in `within` that hold something of their own.
