@@ -175,6 +175,14 @@ impl World {
         let request = self.supervisor.lock().machine.requests();
         self.supervisor.report(&Report::Resumed { request: request.max(u64::from(u8::MAX)) });
         self.supervisor.report(&Report::Idle);
+        let (usages, limits) = {
+            let progress = self.supervisor.lock();
+            (progress.usage_asked, progress.limits_asked)
+        };
+        (1..=usages).for_each(|request| self.supervisor.report(&Report::Usage { request, usage: None }));
+        (1..=limits)
+            .for_each(|request| self.supervisor.report(&Report::LimitAnswered { request, holds: true }));
+        self.supervisor.report(&Report::Processes { container: ContainerId::FIRST, lines: b"" });
         let progress = self.supervisor.lock();
         assert!(
             !progress.machine.wants_rest()
