@@ -217,10 +217,14 @@ impl Reopening<'_> {
     }
 
     fn place_given(&mut self, mut given: Vec<Handle>) -> core::result::Result<(), Why> {
+        let mut known: Vec<Option<Given>> = given.iter().map(given_as).collect();
         for (number, tied) in self.old {
             let Tied::Given(wanted) = tied else { continue };
-            match (best(&given, wanted), wanted) {
-                (Some(at), _) => self.place(given.remove(at), *number, "place a file")?,
+            match (best(&known, wanted), wanted) {
+                (Some(at), _) => {
+                    known.remove(at);
+                    self.place(given.remove(at), *number, "place a file")?;
+                }
                 (None, Given::Mount { path, is_lower: false, .. }) => {
                     return Err(format!(
                         "nothing of the host's is mounted at {}, where the snapshot has a mount",
@@ -365,9 +369,8 @@ fn set_attributes(node: &Handle, stat: &HostStat) -> Result<()> {
     host::set_attr(node, b"", &attributes)
 }
 
-/// The place of the file that was given in place of `wanted`.
-fn best(given: &[Handle], wanted: &Given) -> Option<usize> {
-    let all: Vec<Option<Given>> = given.iter().map(given_as).collect();
+/// The place of the file that was given in place of `wanted`, among what all that were given are.
+fn best(all: &[Option<Given>], wanted: &Given) -> Option<usize> {
     let exactly = all.iter().position(|found| found.as_ref() == Some(wanted));
     let Given::Mount { container, path, is_lower, .. } = wanted else { return exactly };
     // In a bundle with other mounts before it; of several the last one is seen.
@@ -535,7 +538,8 @@ mod tests {
             made(5_000_003, mount(0, b"/data", 2)),
             made(5_000_004, Given::Stream { container: 0, entrant: 0, fd: 1 }),
         ];
-        let found = |wanted: &Given| best(&given, wanted).map(|at| given[at].raw() - 5_000_000);
+        let known: Vec<Option<Given>> = given.iter().map(given_as).collect();
+        let found = |wanted: &Given| best(&known, wanted).map(|at| given[at].raw() - 5_000_000);
         assert_eq!(found(&mount(0, b"/data", 1)), Some(2));
         assert_eq!(found(&mount(0, b"/data", 7)), Some(3));
         assert_eq!(found(&mount(0, b"/", 3)), Some(1));

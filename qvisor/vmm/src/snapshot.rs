@@ -34,7 +34,7 @@ impl Snapshot {
         vmms: u32,
     ) -> io::Result<Self> {
         let file = File::from(memory::memory_file(c"dormouse-snapshot").map_err(io::Error::other)?);
-        let bytes = write(memory, image, &[], pagemap, &file)?;
+        let bytes = write_ranges(memory, ranges_to_take(memory, image, &[], pagemap)?, &file)?;
         Ok(Self { file: file.into(), bytes, vmms, keeps_news: true, orphans: None })
     }
 
@@ -94,19 +94,7 @@ impl Snapshot {
     }
 }
 
-/// Writes the memory, which nobody changes meanwhile, to an empty file as [`Snapshot::take`] does, without what is kept `elsewhere`, in
-/// ascending order. Result: bytes of memory.
-pub(crate) fn write(
-    memory: &SandboxMemory,
-    image: &[Part],
-    elsewhere: &[Range<u64>],
-    pagemap: &File,
-    file: &File,
-) -> io::Result<u64> {
-    write_ranges(memory, ranges_to_take(memory, image, elsewhere, pagemap)?, file)
-}
-
-/// Writes [these ranges](ranges_to_take).
+/// Writes [these ranges](ranges_to_take) of memory to an empty file, each at the offset that is its address. Result: bytes of memory.
 pub(crate) fn write_ranges(memory: &SandboxMemory, ranges: Vec<Range<u64>>, file: &File) -> io::Result<u64> {
     let (mut taken, mut end) = (0, 0);
     for range in ranges {
@@ -119,7 +107,8 @@ pub(crate) fn write_ranges(memory: &SandboxMemory, ranges: Vec<Range<u64>>, file
     Ok(taken)
 }
 
-/// The ranges that [`write`] writes.
+/// The ranges of memory, which nobody changes meanwhile, that are taken: without what the same `image` of a kernel has again, and what is kept
+/// `elsewhere`, in ascending order.
 pub(crate) fn ranges_to_take(
     memory: &SandboxMemory,
     image: &[Part],
@@ -150,7 +139,7 @@ impl MemoryCopy {
         self.0.iter().map(|(_, bytes)| bytes.len() as u64).sum()
     }
 
-    /// Writes it to an empty file, as [`write`] would have.
+    /// Writes it to an empty file, as [`write_ranges`] would have.
     pub(crate) fn write_to(&self, file: &File) -> io::Result<()> {
         self.0.iter().try_for_each(|(at, bytes)| file.write_all_at(bytes, *at))?;
         file.set_len(self.0.last().map_or(0, |(at, bytes)| at + bytes.len() as u64))

@@ -167,7 +167,7 @@ impl Further {
             return Some(0);
         }
         let pod = self.root.record::<Record>(&Id::new(&id).ok()?)?.pod?;
-        ((pod.vmm, pod.vmm_start) == (self.record.vmm, self.record.vmm_start)).then_some(pod.number)
+        pod.number_of(self.record.vmm, self.record.vmm_start)
     }
 
     /// Whether its pod began with the snapshot whose manifest has this digest.

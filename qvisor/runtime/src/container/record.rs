@@ -118,8 +118,7 @@ impl Record {
 
     /// The number that it has in the pod of the sandbox that this container is the first of; `None`: it is in no such pod.
     pub(super) fn number_in(&self, first: &Self) -> Option<u64> {
-        let pod = self.pod.as_ref()?;
-        ((pod.vmm, pod.vmm_start) == (first.vmm, first.vmm_start)).then_some(pod.number)
+        self.pod.as_ref()?.number_of(first.vmm, first.vmm_start)
     }
 
     /// Takes the files of a further container of a pod away from the pod's VMM, if that lives.
@@ -134,6 +133,11 @@ impl Record {
 }
 
 impl PodRecord {
+    /// The number of the container, if this VMM is the pod's.
+    pub(super) fn number_of(&self, vmm: i32, vmm_start: Option<u64>) -> Option<u64> {
+        ((self.vmm, self.vmm_start) == (vmm, vmm_start)).then_some(self.number)
+    }
+
     /// A descriptor that stands for the pod's VMM; `None` when it has ended.
     pub(super) fn vmm(&self) -> Option<OwnedFd> {
         living(self.vmm, self.vmm_start)

@@ -87,14 +87,9 @@ impl Supervisor {
         }
     }
 
-    /// Whether the kernel does not run yet, for want of a container; what comes for a further one until then goes with it.
-    pub(super) fn is_early(&self, progress: &Progress) -> bool {
-        progress.is_restored && !progress.arrivals.is_over
-    }
-
     /// One is gone before the kernel has it: another one may come in its place. Result: whether that is so.
     pub(super) fn may_come_again(&self, progress: &mut Progress, id: ContainerId) -> bool {
-        let may = self.is_early(progress) && self.coming.drop_request(id);
+        let may = progress.is_early() && self.coming.drop_request(id);
         if may {
             progress.containers.forget(id);
             progress.arrivals.awaited.insert(id);
@@ -111,7 +106,7 @@ impl Supervisor {
         signal: i32,
         flags: u32,
     ) {
-        let is_early = self.is_early(progress);
+        let is_early = progress.is_early();
         let Some(container) = progress.containers.get_mut(id) else { return };
         match (signal, is_early) {
             (libc::SIGKILL, _) => {
@@ -141,6 +136,11 @@ const SIGNALS_MAX: usize = 64;
 const NOT_AWAITED: &str = "it did not begin with that snapshot, or has that container already";
 
 impl Progress {
+    /// Whether the kernel does not run yet, for want of a container; what comes for a further one until then goes with it.
+    pub(super) fn is_early(&self) -> bool {
+        self.is_restored && !self.arrivals.is_over
+    }
+
     /// Whether it waits, before it can go on as it was in its snapshot, for a container to come, or to be started.
     pub(super) fn awaits_others(&self) -> bool {
         let is_started = |stage| matches!(stage, Stage::Starting | Stage::Running | Stage::Stopped);

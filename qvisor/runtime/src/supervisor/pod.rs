@@ -159,7 +159,7 @@ impl Supervisor {
         let request = progress.rest_asked;
         let Some(container) = progress.containers.get_mut(id) else { return };
         (container.rest, container.rest_request, container.rests) = (rest, request, false);
-        if self.is_early(progress) {
+        if progress.is_early() {
             return;
         }
         self.post(id, EVENT_PAUSE_CONTAINER, u32::from(rest != Rest::No), request.cast_signed());

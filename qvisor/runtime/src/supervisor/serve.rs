@@ -399,7 +399,7 @@ impl Supervisor {
             order,
             Order::Pause | Order::Resume | Order::Update { .. } | Order::Processes | Order::Usage
         );
-        if asks_kernel && self.is_early(progress) && progress.arrivals.is_open() {
+        if asks_kernel && progress.arrivals.is_open() {
             return Err("it waits for other containers of its pod to be restored".into());
         }
         match (order, of) {
