@@ -91,6 +91,7 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
                 signal::raise_fault(task, fault, error);
             }
         }
+        Trap::Bus { addr, .. } if task.aspace().is_some_and(|aspace| aspace.lost_template(addr)) => {}
         Trap::Bus { addr, error } => {
             signal::raise_fault(task, Fault::Bus { addr }, error | abi::run::PF_USER)
         }

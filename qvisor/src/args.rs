@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use runtime::settings::Asked;
+use runtime::settings::{Asked, Sharing};
 use runtime::state::{Root, StateError};
 use runtime::units::{parse_size, parse_time};
 use vmm::mounts::Volume;
@@ -20,7 +20,7 @@ use crate::exec_args::ExecArgs;
 use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
 use crate::hibernation_args::HibernationArgs;
 use crate::metrics::MetricsArgs;
-use crate::snapshot_args::{CheckpointArgs, OriginArgs, RestoreArgs, SnapshotCommand};
+use crate::snapshot_args::{CheckpointArgs, OriginArgs, RestoreArgs, SnapshotCommand, parse_sharing};
 use crate::top::TopArgs;
 use crate::update::UpdateArgs;
 use crate::values::{OsParser, env_word, volume};
@@ -236,6 +236,10 @@ pub struct CreateArgs {
     /// The use that programs may make of Unix sockets of the host that volumes show [default: none]
     #[arg(long, value_enum)]
     pub host_uds: Option<HostUdsChoice>,
+    /// With whom a container that begins with a snapshot (annotation dev.dormouse.snapshot) shares pages of it that it does not write: none,
+    /// snapshot (all that share it so) or a domain's name; they can learn from each other's use [default: none]
+    #[arg(long, value_name = "WHOM", value_parser = parse_sharing)]
+    pub share: Option<Sharing>,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,
@@ -262,6 +266,7 @@ impl CreateArgs {
             share_files: self.share_files.map(|switch| switch == Switch::On),
             patch_calls: self.patch_calls.map(|switch| switch == Switch::On),
             host_uds: self.host_uds.map(Into::into),
+            share: self.share.clone(),
             hibernation: self.hibernation.wishes()?,
             ..Asked::default()
         })

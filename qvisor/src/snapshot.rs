@@ -181,7 +181,9 @@ pub fn run_clone(
     };
     let has_command = !args.command.is_empty();
     if opened.manifest.container.command.is_some() {
-        let options = from_options(&args, opened)?;
+        let sharing = args.origin.share.clone().unwrap_or_default();
+        let template = store.template(&opened, &sharing)?.map(Arc::new);
+        let options = FromOptions { template, ..from_options(&args, opened)? };
         let result = front::run_from(root, options, has_command.then_some(&command as _), warn);
         // What was to be removed meanwhile is not used here any more.
         store.sweep();
@@ -190,7 +192,12 @@ pub fn run_clone(
     let mut hibernation = args.hibernation.wishes()?;
     keep_sealed(&opened, &mut hibernation)?;
     let options = CreateOptions {
-        asked: Asked { userns: args.userns.into(), hibernation, ..Asked::default() },
+        asked: Asked {
+            userns: args.userns.into(),
+            share: args.origin.share.clone(),
+            hibernation,
+            ..Asked::default()
+        },
         root: root.clone(),
         id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
         bundle: opened.bundle(None)?.to_owned(),
@@ -234,6 +241,7 @@ fn from_options(args: &DoArgs, opened: Opened) -> Result<FromOptions, Failure> {
     Ok(FromOptions {
         id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
         opened: Arc::new(opened),
+        template: None,
         disk_bytes: args.disk,
         userns: args.userns.into(),
         hibernation: args.hibernation.wishes()?,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use runtime::container::Surroundings;
-use runtime::settings::Asked;
+use runtime::settings::{Asked, Sharing};
 use runtime::snapshot::{Place, SnapshotError};
 use vmm::checkpoint::Style;
 
@@ -81,6 +81,10 @@ pub struct RestoreArgs {
     /// Who root in the container is on the host [default: as the annotations or the node's configuration say, or auto]
     #[arg(long, value_enum, default_value_t)]
     pub userns: UserNamespaceChoice,
+    /// With whom it shares pages of the snapshot that it does not write: none, snapshot (all that share it so) or a domain's name; they can
+    /// learn from each other's use [default: as the annotations or the node's configuration say, or none]
+    #[arg(long, value_name = "WHOM", value_parser = parse_sharing)]
+    pub share: Option<Sharing>,
     #[command(flatten)]
     pub hibernation: HibernationArgs,
 }
@@ -103,6 +107,11 @@ pub enum ChangedFiles {
     Refuse,
     /// It finds them as they are
     Accept,
+}
+
+/// Reads with whom pages are shared.
+pub fn parse_sharing(text: &str) -> Result<Sharing, String> {
+    text.parse().map_err(|why| format!("it is {why}"))
 }
 
 /// Reads `OLD=NEW`.
@@ -131,6 +140,10 @@ pub struct OriginArgs {
     /// Whether files that the snapshot has open may have changed since [default: refuse]
     #[arg(long, value_enum, requires = "from")]
     pub changed_files: Option<ChangedFiles>,
+    /// With whom it shares pages of the snapshot that it does not write: none, snapshot (all that share it so) or a domain's name; they can
+    /// learn from each other's use [default: none]
+    #[arg(long, value_name = "WHOM", value_parser = parse_sharing, requires = "from")]
+    pub share: Option<Sharing>,
 }
 
 impl OriginArgs {
@@ -150,7 +163,7 @@ impl RestoreArgs {
     /// The settings that the options ask for.
     pub fn asked(&self) -> std::io::Result<Asked> {
         let hibernation = self.hibernation.wishes()?;
-        Ok(Asked { userns: self.userns.into(), hibernation, ..Asked::default() })
+        Ok(Asked { userns: self.userns.into(), share: self.share.clone(), hibernation, ..Asked::default() })
     }
 }
 

@@ -32,6 +32,8 @@ pub trait Base: Send + Sync {
     fn fetch(&self, pages: Vec<Page>) -> Result<u64, SwapError>;
     /// Whether pages equal those that it has; what it lacks, or cannot give, differs.
     fn equals(&self, pages: &[Page]) -> Vec<bool>;
+    /// Whether pages are as they were written: for each the error of a read of it.
+    fn check(&self, pages: &[PageId]) -> Vec<Result<(), SwapError>>;
     /// The offset of the page in a file that may be mapped in its place; `None`: there is no such file, or no such page.
     fn window(&self, page: PageId) -> Option<u64>;
     /// Nothing is read for a while.
@@ -194,6 +196,25 @@ impl Base for FileBase {
         }
     }
 
+    fn check(&self, pages: &[PageId]) -> Vec<Result<(), SwapError>> {
+        match &self.content {
+            Content::Plain { file, sums } => {
+                let follows = |a: &PageId, b: &PageId| a.checked_add(1) == Some(*b);
+                let runs: Vec<&[PageId]> =
+                    pages.chunk_by(follows).flat_map(|run| run.chunks(RUN_PAGES)).collect();
+                let checked = pool::map(&runs, |run| self.check_run(file, sums.as_ref(), run));
+                checked.into_iter().flatten().collect()
+            }
+            Content::Packed(packed) => {
+                let Some(mut room) = Bounces::new(1).take() else {
+                    return pages.iter().map(|id| Err(SwapError::Unknown { id: *id })).collect();
+                };
+                let fetch = |id: &PageId| packed.fetch(&self.present, &room.pages(&[*id])).map(drop);
+                pages.iter().map(fetch).collect()
+            }
+        }
+    }
+
     fn window(&self, page: PageId) -> Option<u64> {
         let is_plain = matches!(self.content, Content::Plain { .. });
         (is_plain && self.has(page)).then(|| offset_of(page))
@@ -247,6 +268,18 @@ impl FileBase {
             copy == *of_base
         };
         run.iter().zip(&*room).map(is_same).collect()
+    }
+
+    /// Checks pages that follow each other.
+    fn check_run(&self, file: &File, sums: Option<&Sums>, run: &[PageId]) -> Vec<Result<(), SwapError>> {
+        let mut room = vec![[0; PAGE_BYTES]; run.len()];
+        match run.first() {
+            Some(first) if self.read(file, sums, *first, &mut room).is_ok() => {
+                run.iter().map(|_| Ok(())).collect()
+            }
+            // One of them does not come.
+            _ => run.iter().map(|id| self.read(file, sums, *id, &mut room[..1])).collect(),
+        }
     }
 
     /// Whether pages equal those of the base, which is packed. Pages that were packed together are unpacked once.

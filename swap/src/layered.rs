@@ -83,6 +83,12 @@ impl<B: Base, H: Home> Layered<B, H> {
         self.base.has(id) && !self.gone.has(id)
     }
 
+    /// The offset of a page in a file of the base's that may be mapped in its place; `None`: it is not in the base, or in no such file.
+    #[must_use]
+    pub fn window(&self, id: PageId) -> Option<u64> {
+        if self.is_in_base(id) { self.base.window(id) } else { None }
+    }
+
     /// The pages that are in the base.
     fn in_base(&self) -> impl Iterator<Item = PageId> {
         (0..self.base.end()).filter(|id| self.is_in_base(*id))

@@ -93,6 +93,18 @@ impl Base for StackedBase {
         same
     }
 
+    fn check(&self, pages: &[PageId]) -> Vec<Result<(), SwapError>> {
+        if self.below.is_empty() {
+            return self.own.check(pages);
+        }
+        let check = |id: &PageId| {
+            let found = self.place_of(*id).and_then(|place| self.files().nth(place));
+            let Some((base, _)) = found else { return Err(SwapError::Unknown { id: *id }) };
+            base.check(&[*id]).pop().unwrap_or(Ok(()))
+        };
+        pages.iter().map(check).collect()
+    }
+
     fn window(&self, page: PageId) -> Option<u64> {
         // It is in one of several files.
         if self.below.is_empty() { self.own.window(page) } else { None }

@@ -63,13 +63,18 @@ pub struct BootInfo {
     pub former_vmms: u32,
     /// Non-zero: this VMM tells what the former one was asked to tell, and nothing of that is lost.
     pub keeps_news: u32,
+    /// Frames of which the template may have pages: those from 0 on. 0: there is no template.
+    pub template_frames: u32,
+    /// Padding, which is 0.
+    pub pad: u32,
 }
 pin_layout!(
-    BootInfo, 152,
+    BootInfo, 160,
     version: 0, platform: 4, linear_base: 8, heap_phys: 16, heap_end_phys: 24, user_end_phys: 32,
     user_frames_limit: 40, records_len: 48, hostcall_entry: 56, xsave_size: 64, cpus: 68, xsave_mask: 72,
     tsc_hz: 80, random_seed: 88, strace: 120, log_level: 124, share_files: 128, handles_max: 132,
     patch_calls: 136, host_memory_mib: 140, former_vmms: 144, keeps_news: 148,
+    template_frames: 152, pad: 156,
 );
 
 /// The tables of `/proc/net` that the host's kernel may have for the sandbox's network.

@@ -119,6 +119,11 @@ pub const SWAP_IN_ALL: u64 = 1;
 pub const SWAP_IN_SET: u64 = 2;
 /// All, for which nobody waits yet: what somebody waits for goes first.
 pub const SWAP_IN_AHEAD: u64 = 3;
+/// Of each that the [template](crate::layout::TEMPLATE_PHYS) has, nothing but that it shows it, once it has been checked: to its number
+/// [`SHOWN`] is added. Of the others as [`SWAP_IN_AROUND`], where the first is one.
+pub const SWAP_IN_SHOWN: u64 = 4;
+/// In the number of a frame: its content was not brought, and the template shows it.
+pub const SHOWN: u32 = 1 << 31;
 /// No frame's number.
 pub const NO_FRAME: u32 = u32::MAX;
 /// (request): the sandbox is asleep, its scheduler is frozen, and this CPU alone runs: its memory is to be taken for another VMM. `EAGAIN`

@@ -1,6 +1,6 @@
 //! The layout of addresses: guest-physical regions, the linear map, and the user half of an address space.
 //!
-//! Guest-physical memory has three regions. The kernel reaches all three through its *linear map*: the byte at
+//! Guest-physical memory has four regions. The kernel reaches all of them through its *linear map*: the byte at
 //! guest-physical `p` is at `linear_base + p`, where `linear_base` comes in [`crate::boot::BootInfo`] (it differs
 //! between the platforms). Kernel code and data are themselves reached through the linear map.
 
@@ -67,6 +67,11 @@ pub const WINDOW_CHUNK: u64 = 2 << 20;
 pub const WINDOW_CHUNKS: u64 = 4096;
 /// End of the file window.
 pub const WINDOW_PHYS_END: u64 = WINDOW_PHYS + WINDOW_CHUNKS * WINDOW_CHUNK;
+/// The template: the pages of the snapshot that the sandbox began with, read-only, where it shares them with others. The page of frame
+/// `n` is at `TEMPLATE_PHYS + n * PAGE_SIZE`.
+pub const TEMPLATE_PHYS: u64 = WINDOW_PHYS_END;
+/// Upper bound of the template.
+pub const TEMPLATE_PHYS_MAX: u64 = 512 << 30;
 
 /// Linear map base on kvm: the start of the canonical upper half.
 pub const LINEAR_BASE_KVM: u64 = 0xffff_8000_0000_0000;
@@ -88,4 +93,4 @@ pub const STUB_END: u64 = 0x7fff_f000_0000;
 
 const _: () = assert!(CPU_AREA_PHYS + MAX_CPUS as u64 * CPU_AREA_SIZE <= RECORDS_PHYS);
 const _: () = assert!(RECORDS_PHYS + RECORDS_MAX <= KERNEL_IMAGE_PHYS);
-const _: () = assert!(WINDOW_PHYS_END <= 1 << 39);
+const _: () = assert!(TEMPLATE_PHYS < TEMPLATE_PHYS_MAX && TEMPLATE_PHYS_MAX <= 1 << 39);

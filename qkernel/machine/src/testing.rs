@@ -130,6 +130,8 @@ fn boot_info(base: u64, former_vmms: u32) -> BootInfo {
         handles_max: HANDLES,
         former_vmms,
         keeps_news: 0,
+        template_frames: 0,
+        pad: 0,
     }
 }
 

@@ -11,13 +11,14 @@ use crate::net::{host_tables, settings};
 use crate::proc::cpuinfo;
 use crate::spec::Spec;
 use crate::syscall;
-use machine::mm::{copies, sites};
+use machine::mm::{copies, sites, template};
 use machine::platform;
 
 /// Takes the facts out of what the VMM says.
 pub(super) fn set(boot: &BootInfo, spec: &mut Spec) {
     syscall::table::set_strace(boot.strace != 0);
     copies::share_files(boot.share_files != 0);
+    template::set(boot.template_frames);
     sites::patch(boot.patch_calls != 0 && platform::current().mirrors());
     cpuinfo::set_host_flags(spec.cpu_flags.take());
     let is_first = boot.keeps_news == 0;

@@ -24,9 +24,11 @@ pub const FD_USER: i32 = 0;
 pub const FD_FILE: i32 = 1;
 /// … a file whose position is the id of the thread that was started last …
 pub const FD_IDS: i32 = 2;
+/// … the file of the template, if there is one, open for reading only …
+pub const FD_TEMPLATE: i32 = 3;
 /// … the first vCPU's socket, the others behind it, then as many pipes for answers. Behind those the zygote has the file
 /// of orders. Threads that run application code have no descriptor at all.
-pub const FD_SOCKETS: i32 = 3;
+pub const FD_SOCKETS: i32 = 4;
 
 /// `Area::turn`: set while the stub thread may run, clear while the VMM may use the area.
 pub const TURN_STUB: u32 = 1;
@@ -166,9 +168,9 @@ pub const STUB_ORDERS: u64 = STUB_TEXT + 0x800_0000;
 pub const ORDERS_SIZE: u64 = 0x2000;
 const _: () = assert!(STUB_ORDERS + ORDERS_SIZE <= STUB_AREA);
 /// Most calls of one order.
-pub const CALLS_MAX: usize = 102;
+pub const CALLS_MAX: usize = 101;
 /// Most instructions of the application threads' filter, and of the mapper's.
-pub const FILTER_MAX: [usize; 2] = [50, 88];
+pub const FILTER_MAX: [usize; 2] = [50, 96];
 
 /// The orders of the VMM to a process's mapper thread, and the filters of its threads. Only the VMM can write it.
 #[repr(C, align(4096))]

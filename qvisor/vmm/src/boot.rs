@@ -13,6 +13,7 @@ use abi::records::{
 };
 pub use abi::records::{Capabilities, Rlimit, Stream};
 use abi::seccomp::Instruction;
+use abi::word::low32;
 
 use crate::cpu::{self, XsaveLayout};
 use crate::hibernate::Timers;
@@ -313,6 +314,8 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &MachineSpec) -> 
         host_memory_mib: process::host_memory_mib(),
         former_vmms: machine.former_vmms,
         keeps_news: machine.keeps_news.into(),
+        template_frames: low32(memory.template().map_or(0, |(_, len)| len / abi::PAGE_SIZE)),
+        pad: 0,
     };
     memory.copy_out(RECORDS_PHYS, &records).ok_or(BootError::Memory)?;
     memory.write(BOOT_INFO_PHYS, &info).ok_or(BootError::Memory)

@@ -243,7 +243,7 @@ impl ImageFiles {
 }
 
 /// Has the host read pages of a file where they lie by their numbers.
-fn read_ahead(file: &File, pages: &[u32]) {
+pub fn read_ahead(file: &File, pages: &[u32]) {
     const APART_MAX: u32 = 8;
     for run in pages.chunk_by(|a, b| b - a <= APART_MAX) {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };

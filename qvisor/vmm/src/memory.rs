@@ -1,4 +1,4 @@
-//! Guest-physical memory as the VMM holds it: kernel memory, user memory and the file window in one reservation.
+//! Guest-physical memory as the VMM holds it: kernel memory, user memory, the file window and the template in one reservation.
 //!
 //! The kernel's *linear map* is this reservation: guest-physical `p` is at `base + p`. Every address the guest
 //! hands over is turned into a host pointer by [`SandboxMemory::host_ptr`], and nowhere else.
@@ -16,10 +16,11 @@ use std::sync::Arc;
 use abi::boot::Platform;
 use abi::hostcall::Segment;
 use abi::layout::{
-    KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, USER_PHYS, USER_PHYS_MAX,
-    WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
+    KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, TEMPLATE_PHYS, TEMPLATE_PHYS_MAX,
+    USER_PHYS, USER_PHYS_MAX, WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
 };
 use abi::word::to_usize;
+use rustix::fs::{AtFlags, StatxFlags};
 
 pub(crate) use self::populated::add_range;
 use crate::lock::{Mutex, Rank};
@@ -35,6 +36,8 @@ pub enum MemoryError {
     KernelSize(u64),
     #[error("user memory of {0} bytes is not a multiple of 4 MiB within bounds")]
     UserSize(u64),
+    #[error("the pages of its snapshot are in a file that is open for writing")]
+    Writable,
     #[error("cannot {what}")]
     Host { what: &'static str, source: io::Error },
 }
@@ -62,6 +65,16 @@ pub struct SandboxMemory {
     user_file: Option<OwnedFd>,
     /// The chunks of the file window that are mapped.
     window: Mutex<BTreeMap<u64, WindowChunk>>,
+    template: Option<Template>,
+}
+
+/// The pages of a snapshot that the sandbox shares with others: page `n` at offset `n` × 4096.
+#[derive(Debug)]
+struct Template {
+    /// Open for reading only, so that no mapping of it can be made writable.
+    file: Arc<OwnedFd>,
+    /// Whole pages, as far as the guest has frames for them.
+    len: u64,
 }
 
 // SAFETY: the reservation belongs to this object until it is dropped, and every access is by raw copies.
@@ -88,7 +101,7 @@ impl SandboxMemory {
         };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
         // SAFETY: a new mapping that replaces nothing.
-        let base = unsafe { libc::mmap(place, to_usize(WINDOW_PHYS_END), libc::PROT_NONE, flags, -1, 0) };
+        let base = unsafe { libc::mmap(place, to_usize(TEMPLATE_PHYS_MAX), libc::PROT_NONE, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(failed("reserve the linear map"));
         }
@@ -98,6 +111,7 @@ impl SandboxMemory {
             user_len: user_bytes,
             user_file: None,
             window: Mutex::new(Rank::Window, BTreeMap::new()),
+            template: None,
         };
         if fixed != 0 && !ptr::eq(base, place) {
             return Err(failed("place the linear map"));
@@ -116,6 +130,48 @@ impl SandboxMemory {
                 .map_err(|_| failed("map user memory"))?;
         }
         Ok(memory)
+    }
+
+    /// With the pages of a snapshot as its template. The file must be open for reading only. Of the frames that are too many for the
+    /// template's region, it has no pages.
+    pub fn with_template(mut self, file: Arc<OwnedFd>) -> Result<Self, MemoryError> {
+        // SAFETY: asks for flags.
+        let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+        if flags < 0 || flags & libc::O_ACCMODE != libc::O_RDONLY {
+            return Err(MemoryError::Writable);
+        }
+        let found = rustix::fs::fstat(&*file)
+            .map_err(|error| MemoryError::Host { what: "look at the template", source: error.into() })?;
+        let all = u64::try_from(found.st_size).unwrap_or(0);
+        let len = all.min(self.user_len).min(TEMPLATE_PHYS_MAX - TEMPLATE_PHYS) / PAGE_SIZE * PAGE_SIZE;
+        if len > 0 {
+            self.map(TEMPLATE_PHYS, len, libc::MAP_SHARED, Some(file.as_fd()), 0, false)
+                .map_err(|_| failed("map the template"))?;
+            self.template = Some(Template { file, len });
+        }
+        Ok(self)
+    }
+
+    /// The file of the template and its bytes, if there is one.
+    #[must_use]
+    pub fn template(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.template.as_ref().map(|template| (template.file.as_fd(), template.len))
+    }
+
+    /// The first page of the template that its file does not have any more, if there is one.
+    #[must_use]
+    pub fn template_lost(&self) -> Option<u64> {
+        let (file, len) = self.template()?;
+        let now = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE).ok()?.stx_size;
+        (now < len).then_some(now / PAGE_SIZE)
+    }
+
+    /// The offset in the template of so many bytes at `phys`; `None` unless all of them lie in it.
+    #[must_use]
+    pub fn template_offset(&self, phys: u64, len: u64) -> Option<u64> {
+        let at = phys.checked_sub(TEMPLATE_PHYS)?;
+        let end = at.checked_add(len)?;
+        self.template.as_ref().filter(|template| end <= template.len).map(|_| at)
     }
 
     /// Replaces the mapping of `len` bytes at `phys`, which the caller has checked to lie in the reservation.
@@ -144,7 +200,7 @@ impl SandboxMemory {
     }
 
     fn at(&self, phys: u64) -> *mut libc::c_void {
-        debug_assert!(phys <= WINDOW_PHYS_END);
+        debug_assert!(phys <= TEMPLATE_PHYS_MAX);
         self.base.wrapping_add(to_usize(phys)).cast()
     }
 
@@ -317,11 +373,14 @@ impl SandboxMemory {
         self.window_chunk(phys, 1).map(|(chunk, offset)| (chunk.file, offset))
     }
 
-    /// Copies within guest memory; either side may lie in the file window. `EFAULT` if a mapped file ends too early
+    /// Copies within guest memory; either side may lie in the file window, and the source in the template. `EFAULT` if a mapped file ends too early
     /// or may not be written; part of the bytes may have been copied then.
     pub fn window_copy(&self, dst: u64, src: u64, len: u64) -> Result<(), i32> {
         let to = self.any_ptr(dst, len).ok_or(libc::EFAULT)?;
-        let from = self.any_ptr(src, len).ok_or(libc::EFAULT)?;
+        let from = match self.template_offset(src, len) {
+            Some(_) => self.at(src).cast(),
+            None => self.any_ptr(src, len).ok_or(libc::EFAULT)?,
+        };
         // SAFETY: both ranges lie in the reservation; what is not readable or writable there ends the copy early.
         let left = unsafe { recoverable_copy::copy_recoverable(to, from, to_usize(len)) };
         if left == 0 { Ok(()) } else { Err(libc::EFAULT) }
@@ -373,7 +432,7 @@ impl SandboxMemory {
 impl Drop for SandboxMemory {
     fn drop(&mut self) {
         // SAFETY: the reservation is this object's, and every pointer into it was lent for its life only.
-        unsafe { libc::munmap(self.base.cast(), to_usize(WINDOW_PHYS_END)) };
+        unsafe { libc::munmap(self.base.cast(), to_usize(TEMPLATE_PHYS_MAX)) };
     }
 }
 
@@ -403,7 +462,7 @@ plain!(abi::hostcall::HostStat, abi::hostcall::HostStatFs, abi::hostcall::SetAtt
 /// It is a wish: should another thread take it first, the reservation goes elsewhere and only large pages are lost.
 fn large_page_place() -> Result<*mut libc::c_void, MemoryError> {
     const LARGE_PAGE: usize = 2 << 20;
-    let len = to_usize(WINDOW_PHYS_END) + LARGE_PAGE;
+    let len = to_usize(TEMPLATE_PHYS_MAX) + LARGE_PAGE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping that replaces nothing, and goes again.
     unsafe {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use std::thread::JoinHandle;
@@ -80,6 +81,8 @@ pub struct SandboxConfig {
     pub patience: Duration,
     /// `/dev/kvm`, if no path leads to it any more.
     pub device: Option<kvm::Device>,
+    /// The pages of the snapshot that it begins with, if it shares them with others: a file that is open for reading only.
+    pub template: Option<Arc<OwnedFd>>,
 }
 
 impl SandboxConfig {
@@ -103,6 +106,7 @@ impl SandboxConfig {
             containers: Arc::default(),
             patience: PATIENCE,
             device: None,
+            template: None,
         }
     }
 }
@@ -209,13 +213,17 @@ impl Sandbox {
     /// Makes a sandbox that does not run yet. On systrap the calling thread must outlive it: the stubs die with that
     /// thread.
     pub fn new(
-        config: SandboxConfig,
+        mut config: SandboxConfig,
         files: HostIo,
         events: Arc<EventQueue>,
     ) -> Result<Arc<Self>, SandboxError> {
         let tsc = TscMeter::start();
         let user_bytes = memory::user_bytes(config.memory_most_bytes.max(config.memory_bytes));
-        let memory = Arc::new(SandboxMemory::new(config.platform, config.kernel_bytes, user_bytes)?);
+        let memory = SandboxMemory::new(config.platform, config.kernel_bytes, user_bytes)?;
+        let memory = Arc::new(match config.template.take() {
+            Some(file) => memory.with_template(file)?,
+            None => memory,
+        });
         let machine: Box<dyn Machine> = match config.platform {
             Platform::Systrap => {
                 let proc = files.proc_root().ok();

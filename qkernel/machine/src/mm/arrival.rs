@@ -8,8 +8,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::physical::frames::{self, Frame, FrameRef};
-use super::physical::residency::{self, Residence};
+use super::physical::residency::{self, Landed, Residence};
 use super::touches;
+use crate::errno::Result;
 use crate::host;
 use crate::in_flight;
 use crate::lock_order;
@@ -25,6 +26,8 @@ pub(super) enum How {
     Set,
     /// All, for which nobody waits yet.
     Ahead,
+    /// Of each that the template has, only that it is shown, and others as around the first.
+    Shown,
 }
 
 impl How {
@@ -34,6 +37,7 @@ impl How {
             Self::All => hc::SWAP_IN_ALL,
             Self::Set => hc::SWAP_IN_SET,
             Self::Ahead => hc::SWAP_IN_AHEAD,
+            Self::Shown => hc::SWAP_IN_SHOWN,
         }
     }
 }
@@ -42,7 +46,7 @@ impl How {
 pub(super) struct Arrival {
     /// Their numbers.
     claimed: Vec<u32>,
-    /// The frames' numbers again, for the host, which overwrites those that do not come.
+    /// The frames' numbers again, for the host, which overwrites those that do not come, or are shown.
     list: Vec<u32>,
     /// References that are held until the frames have landed.
     held: Vec<FrameRef>,
@@ -70,8 +74,8 @@ impl Arrival {
 
     /// Claims frames as [`Self::claim_all`] does, by number and without references: no task runs that could release
     /// one.
-    fn of_set(list: &[u32]) -> Option<Self> {
-        Self::made(list.iter().copied(), |_| Some(None))
+    fn of_set(list: impl Iterator<Item = u32>) -> Option<Self> {
+        Self::made(list, |_| Some(None))
     }
 
     fn made(
@@ -125,9 +129,22 @@ impl Arrival {
         }
     }
 
+    /// Ends the claim of one frame, whose content `copy` brings. No host is asked.
+    pub fn fill(mut self, copy: impl FnOnce() -> Result<()>) -> Result<()> {
+        let copied = copy();
+        self.land(copied.is_ok());
+        copied
+    }
+
     fn land(&mut self, came: bool) {
         let claimed = core::mem::take(&mut self.claimed);
-        residency::land(claimed.iter().zip(&self.list).map(|(index, told)| (*index, came && index == told)));
+        let landed = |(index, told): (&u32, &u32)| match *told {
+            _ if !came => (*index, Landed::Not),
+            told if told == *index => (*index, Landed::Came),
+            told if told == *index | hc::SHOWN => (*index, Landed::Shown),
+            _ => (*index, Landed::Not),
+        };
+        residency::land(claimed.iter().zip(&self.list).map(landed));
         // Before anybody wakes: a frame with a reference too many is copied when it is written.
         self.held.clear();
         residency::wake(claimed.into_iter());
@@ -160,18 +177,29 @@ pub(super) fn touched(frame: Frame) {
     residency::first_touch(frame).iter().for_each(|index| touches::touched_in_store(*index));
 }
 
+/// Claims those of a list that are absent and not shown.
+fn claim_set(list: &[u32], alone: bool) -> Option<Arrival> {
+    let wanted = list.iter().copied().filter(|index| !residency::is_shown(frames::at(*index)));
+    if alone { Arrival::of_set(wanted) } else { Arrival::claim_all(wanted.map(frames::at)) }
+}
+
+/// Has the host say which of a list's frames the template shows, and bring no others but what comes along.
+pub(super) fn show_set(list: &[u32], alone: bool) {
+    if let Some(mut arrival) = claim_set(list, alone) {
+        arrival.fetch_now(How::Shown);
+    }
+}
+
 /// Brings those of a part of the working set back that are absent, with one call to the host, on this CPU. `alone`: no task
 /// runs, and all of them are to come, as their entries may be present already.
 pub(super) fn bring_set(list: &[u32], alone: bool) {
-    let arrival = if alone {
-        Arrival::of_set(list)
-    } else {
-        Arrival::claim_all(list.iter().map(|index| frames::at(*index)))
-    };
-    if let Some(mut arrival) = arrival {
+    if let Some(mut arrival) = claim_set(list, alone) {
         arrival.fetch_now(How::Set);
     }
-    let is_missing = |index: &u32| residency::is_swapped(frames::at(*index));
+    let is_missing = |index: &u32| {
+        let frame = frames::at(*index);
+        residency::is_swapped(frame) && !residency::is_shown(frame)
+    };
     if alone && list.iter().any(is_missing) {
         host::die("the working set did not come back");
     }

@@ -201,6 +201,8 @@ impl AddressSpace {
         space.table.for_each(USER_MIN, USER_MAX, |_, entry| match entry.region() {
             Some(Region::Frame(frame)) if is_stored(frame) => *entry = entry.swapped(),
             Some(Region::Frame(_)) | None => {}
+            // Their frames' content is away, or was just stored.
+            Some(Region::Template(_)) => *entry = entry.swapped(),
             Some(Region::Window(_)) => *entry = Entry::NONE,
         });
         // Every CPU flushes before it runs here again (kvm).
@@ -416,12 +418,9 @@ fn may_be_seen(entry: Entry) -> bool {
     !platform::current().mirrors() || entry.has(Entry::MIRRORED)
 }
 
-/// How many pages an entry adds to the resident ones: 1 for a user frame.
+/// How many pages an entry adds to the resident ones: 1 for one with a user frame.
 fn resident(entry: Entry) -> u64 {
-    match entry.region() {
-        Some(Region::Frame(_)) => 1,
-        Some(Region::Window(_)) | None => 0,
-    }
+    u64::from(entry.held().is_some())
 }
 
 /// An address space that is released as by [`AddressSpace::release`]: whoever lets go of it may be the last.
@@ -466,9 +465,8 @@ impl Space {
 
     /// Calls `f` for each page with a user frame, in the order of addresses.
     pub fn for_each_page(&mut self, mut f: impl FnMut(u64, Frame)) {
-        self.table.for_each(USER_MIN, USER_MAX, |page, entry| match entry.region() {
-            Some(Region::Frame(frame)) => f(page, frame),
-            Some(Region::Window(_)) | None => {}
+        self.table.for_each(USER_MIN, USER_MAX, |page, entry| {
+            entry.held().iter().for_each(|frame| f(page, *frame))
         });
     }
 
@@ -503,18 +501,15 @@ impl Space {
         let Self { table, batch, freed, stale, resident_pages, .. } = self;
         table.for_each(start, end, |addr, entry| {
             debug_assert!(entry.has(Entry::PRESENT) || !entry.has(Entry::MIRRORED), "what is shown is there");
-            if let Some(region) = entry.region() {
+            if entry.holds_page() {
                 *stale |= may_be_seen(*entry);
                 if entry.has(Entry::MIRRORED) {
                     batch.push(MapOp { kind: MAP_OP_UNMAP, prot: 0, addr, len: PAGE, phys: 0 });
                 }
-                match region {
-                    Region::Frame(frame) => {
-                        freed.push(frame);
-                        *resident_pages = resident_pages.saturating_sub(1);
-                    }
-                    // The chunk stays with the file's `HostFileMap`.
-                    Region::Window(_) => {}
+                // A chunk of a file stays with the file's `HostFileMap`.
+                if let Some(frame) = entry.held() {
+                    freed.push(frame);
+                    *resident_pages = resident_pages.saturating_sub(1);
                 }
             }
             *entry = Entry::NONE;

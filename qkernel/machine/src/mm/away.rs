@@ -14,7 +14,7 @@ use crate::sched;
 /// A page whose content is not there.
 pub(super) enum Away {
     /// It is stored, and claimed by the one who met it, who has what will be wanted next come, too.
-    Stored { frame: Frame, arrival: Arrival, how: How, ahead: Vec<Arrival> },
+    Stored { frame: Frame, arrival: Arrival, how: How, ahead: Ahead },
     /// It is on its way.
     Arriving(Frame),
     /// It is to be had once this has been called, which sleeps.
@@ -26,7 +26,7 @@ impl Away {
     pub fn of(frame: Frame, others: impl Iterator<Item = Frame>, how: How) -> Option<Self> {
         if residency::residence(frame) == Residence::Absent {
             if let Some(arrival) = Arrival::claim(frame, others) {
-                return Some(Self::Stored { frame, arrival, how, ahead: Vec::new() });
+                return Some(Self::Stored { frame, arrival, how, ahead: Ahead::default() });
             }
             if residency::residence(frame) == Residence::Absent {
                 // No reference more is to be had: it comes while the caller keeps its own.
@@ -37,10 +37,10 @@ impl Away {
     }
 
     /// Has these come, too, if its content is to be fetched; or else at once.
-    pub fn along_with(&mut self, others: Vec<Arrival>) {
+    pub fn along_with(&mut self, others: Ahead) {
         match self {
             Self::Stored { ahead, .. } => *ahead = others,
-            _ => begin_ahead(others),
+            _ => others.begin(),
         }
     }
 
@@ -49,12 +49,12 @@ impl Away {
         lock_order::may_sleep();
         match self {
             Self::Stored { arrival, how, ahead, .. } if !sched::has_waiting() => {
-                begin_ahead(ahead);
+                ahead.begin();
                 arrival.fetch(how);
             }
             Self::Stored { frame, arrival, how, ahead } => {
                 arrival.begin(how);
-                begin_ahead(ahead);
+                ahead.begin();
                 residency::wait_for(frame);
             }
             Self::Arriving(frame) => residency::wait_for(frame),
@@ -63,8 +63,20 @@ impl Away {
     }
 }
 
-fn begin_ahead(ahead: Vec<Arrival>) {
-    ahead.into_iter().for_each(|arrival| arrival.begin(How::Ahead));
+/// Content that will be wanted next.
+#[derive(Default)]
+pub(super) struct Ahead {
+    pub arrivals: Vec<Arrival>,
+    /// It need not come where the template shows it.
+    pub is_shown: bool,
+}
+
+impl Ahead {
+    /// Has the host bring it by itself.
+    pub fn begin(self) {
+        let how = if self.is_shown { How::Shown } else { How::Ahead };
+        self.arrivals.into_iter().for_each(|arrival| arrival.begin(how));
+    }
 }
 
 /// Why a page cannot be reached, or not yet.

@@ -248,7 +248,8 @@ impl Copies {
 
     /// Whether `frame` is what page `index` is shown as.
     pub(super) fn shows(&self, index: u64, frame: Frame) -> bool {
-        self.store.frame_in_memory(index).is_some_and(|shown| shown.frame() == frame)
+        let shown = self.store.frame_anywhere_if_present(index).ok().flatten();
+        shown.is_some_and(|shown| shown.frame() == frame)
     }
 
     pub(super) fn store(&self) -> &PageStore {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::arrival::{self, Arrival, How};
 use super::aspace::{AddressSpace, Space};
-use super::away::{Away, Stop};
+use super::away::{Ahead, Away, Stop};
 use super::commit;
 use super::object::{MemoryObject, copy_page};
 use super::page::{Access, Fault, PAGE, PAGE_BYTES, page_down};
@@ -15,6 +15,7 @@ use super::pagetable::{Entry, Region};
 use super::physical::frames::{self, Frame, FrameRef, FrameRun, SCARCE_FRAMES};
 use super::physical::residency::{self, Residence};
 use super::swap_window::Extent;
+use super::template;
 use super::touches;
 use super::vma::{Vma, VmaFlags, mirror_prot};
 use crate::config::FAULT_AROUND_MAX_PAGES;
@@ -191,24 +192,35 @@ impl Space {
     fn swap_in(&mut self, vma: &Vma, page: u64) -> Result<Around, Stop> {
         let extent = self.swap_extent(vma, page);
         let Some(frame) = self.table.get(page).frame() else { return Err(Errno::EFAULT.into()) };
-        if residency::residence(frame) != Residence::Resident {
-            let (end, how) = if extent.is_scan() {
-                ((page + SCAN_PAGES * PAGE).min(extent.end), How::All)
-            } else {
-                (extent.end, How::Around)
+        let shows = template::serves(vma);
+        let is_shown = |frame: Frame| shows && residency::is_shown(frame);
+        // Once it is shown it stays so, or comes: this page is there either way.
+        let page_is_shown = is_shown(frame);
+        if !page_is_shown && residency::residence(frame) != Residence::Resident {
+            let (end, how) = match extent.is_scan() {
+                _ if shows && template::may_have(frame) => {
+                    (extent.end.min(page + SCAN_PAGES * PAGE), How::Shown)
+                }
+                true => ((page + SCAN_PAGES * PAGE).min(extent.end), How::All),
+                false => (extent.end, How::Around),
             };
             let others = self.absent_frames(extent.start, end, page);
             if let Some(mut away) = Away::of(frame, others.into_iter(), how) {
-                away.along_with(self.ahead(&extent));
+                away.along_with(self.ahead(&extent, shows));
                 return Err(Stop::Away(away));
             }
+            if residency::residence(frame) != Residence::Resident {
+                // Another one has had it shown meanwhile.
+                return self.swap_in(vma, page);
+            }
         }
-        self.ahead(&extent).into_iter().for_each(|arrival| arrival.begin(How::Ahead));
+        self.ahead(&extent, shows).begin();
         let (id, along) = (self.id, touches::Along::with(self.id, page));
         self.table.for_each(extent.start, extent.end, |addr, entry| {
             let Some(frame) = entry.coming() else { return };
-            if addr == page || along.includes(addr) && !residency::is_swapped(frame) {
-                *entry = entry.brought_in();
+            let shown = if addr == page { page_is_shown } else { is_shown(frame) };
+            if addr == page || along.includes(addr) && (shown || !residency::is_swapped(frame)) {
+                *entry = if shown { entry.shown_by_template() } else { entry.brought_in() };
                 touches::came(id, addr, frame, addr == page);
             }
         });
@@ -223,13 +235,14 @@ impl Space {
         Extent { start: inside(wanted.start), end: inside(wanted.end), ahead: inside(wanted.ahead) }
     }
 
-    /// The frames of swapped entries in a range whose content is absent, but that of `page`.
+    /// The frames of swapped entries in a range whose content is absent and not shown, but that of `page`.
     fn absent_frames(&mut self, start: u64, end: u64, page: u64) -> Vec<Frame> {
         let mut frames = Vec::new();
         self.table.for_each(start, end, |addr, entry| {
             if let Some(frame) = entry.coming()
                 && addr != page
                 && residency::residence(frame) == Residence::Absent
+                && !residency::is_shown(frame)
                 && frames.try_reserve(1).is_ok()
             {
                 frames.push(frame);
@@ -239,23 +252,25 @@ impl Space {
     }
 
     /// Claims what else of a scan's window is absent, and what it will touch next.
-    fn ahead(&mut self, extent: &Extent) -> Vec<Arrival> {
+    fn ahead(&mut self, extent: &Extent, is_shown: bool) -> Ahead {
         if !extent.is_scan() {
-            return Vec::new();
+            return Ahead::default();
         }
         let frames = self.absent_frames(extent.start, extent.ahead, 0);
         let parts = frames.chunks(to_usize(SCAN_PAGES));
-        parts.filter_map(|part| Arrival::claim_all(part.iter().copied())).collect()
+        let arrivals = parts.filter_map(|part| Arrival::claim_all(part.iter().copied())).collect();
+        Ahead { arrivals, is_shown }
     }
 
     /// A write to a present page that isn't writable: copy it, or take it over if nobody else refers to it.
-    pub(super) fn make_writable(&mut self, vma: &Vma, page: u64, entry: Entry) -> Result<(), Errno> {
+    pub(super) fn make_writable(&mut self, vma: &Vma, page: u64, entry: Entry) -> Result<(), Stop> {
         let region = entry.region().ok_or(Errno::EFAULT)?;
         let left = match region {
             // All who map the object write to its page.
             Region::Frame(_) | Region::Window(_) if vma.is_shared() => {
-                return self.install(page, Entry::new(entry.phys(), vma.entry_flags(true)));
+                return Ok(self.install(page, Entry::new(entry.phys(), vma.entry_flags(true)))?);
             }
+            Region::Template(_) => return self.write_to_template(vma, page, entry),
             Region::Frame(frame) => {
                 if let Some(family) = &self.family {
                     family.note(page);

@@ -110,7 +110,7 @@ fn pages_of((start, end): Around) -> impl Iterator<Item = u64> {
 
 /// Whether an entry shows this frame of a file's, which the mapping may not write.
 fn is_shown(entry: Entry, frame: &FrameRef) -> bool {
-    entry.has(Entry::PRESENT) && !entry.has(Entry::WRITABLE) && entry.phys() == frame.addr()
+    entry.has(Entry::PRESENT) && !entry.has(Entry::WRITABLE) && entry.held() == Some(frame.frame())
 }
 
 /// So many frames for pages of data, in a row if there are such; none where memory is scarce.

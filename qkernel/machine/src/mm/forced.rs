@@ -70,6 +70,6 @@ impl Space {
         if entry.frame().is_some_and(frames::is_exclusive) {
             return Ok(());
         }
-        Ok(self.make_writable(vma, page, entry)?)
+        self.make_writable(vma, page, entry)
     }
 }

@@ -7,6 +7,7 @@ use super::arrival;
 use super::aspace::{AddressSpace, Space};
 use super::commit;
 use super::family::Family;
+use super::object::copy_page;
 use super::page::{Access, page_down};
 use super::pagetable::{Entry, PageTable, Region};
 use super::physical::account;
@@ -43,7 +44,7 @@ impl AddressSpace {
             self.commit(&mut ours);
             result?;
             // Of what was written once, what has not been inherited is not to be there.
-            written.retain(|page| theirs.table.get(*page).frame().is_some());
+            written.retain(|page| theirs.table.get(*page).held().is_some());
             // Before the parent can let go of an object: whoever looks for its mappings finds one of the two.
             theirs
                 .vmas
@@ -89,12 +90,9 @@ fn copy_space(ours: &mut Space, theirs: &mut Space, written: &[u64]) -> Result<(
         let child_table = &mut theirs.table;
         let mut shared = 0;
         ours.table.for_each(start, end, |addr, entry| {
-            let frame = match entry.region() {
-                // The child begins with the file's own pages.
-                Some(Region::Frame(_)) if entry.has(Entry::PATCHED) || failed.is_some() => return,
-                Some(Region::Frame(frame)) => frame,
-                // The child's own faults show the file's pages.
-                Some(Region::Window(_)) | None => return,
+            // Of others the child's own faults show the file's pages, as of patched ones.
+            let Some(frame) = entry.held().filter(|_| !entry.has(Entry::PATCHED) && failed.is_none()) else {
+                return;
             };
             let is_copied = is_written && entry.has(Entry::PRESENT) && written.contains(&addr);
             let writable = Entry(entry.0 | Entry::WRITABLE);
@@ -107,8 +105,8 @@ fn copy_space(ours: &mut Space, theirs: &mut Space, written: &[u64]) -> Result<(
         ours.protect(start, end, |entry| match entry.region() {
             Some(Region::Frame(frame)) if frames::is_exclusive(frame) => entry,
             Some(Region::Frame(_)) => Entry(entry.0 & !Entry::WRITABLE),
-            // The child has no reference to it, so no write has to be caught.
-            Some(Region::Window(_)) | None => entry,
+            // The child has no reference to it, so no write has to be caught; or every write is.
+            Some(Region::Window(_) | Region::Template(_)) | None => entry,
         });
         if let Some(error) = failed {
             return Err(error);
@@ -137,9 +135,12 @@ fn copy_frame(
     to: Option<FrameRef>,
 ) -> Result<()> {
     let clean = entry.0 & !Entry::MIRRORED;
-    arrival::ensure(frame);
     let copy = to.or_else(frames::alloc_any).ok_or(Errno::ENOMEM)?;
-    frames::copy(copy.frame(), frame);
+    let shown = Region::of(entry.phys());
+    if !entry.is_of_template() || copy_page(&copy, shown).is_err() {
+        arrival::ensure(frame);
+        frames::copy(copy.frame(), frame);
+    }
     let flags = Entry(clean).brought_in().0 & !entry.phys();
     table.set(addr, Entry(flags | copy.addr()))?;
     copy.keep();

@@ -378,7 +378,7 @@ struct SegmentList {
 /// Why no more pieces can be listed.
 enum Obstacle {
     Fault,
-    /// A page of a mapped host file, or too many pieces.
+    /// A page of a mapped host file or of the template, or too many pieces.
     Copy,
     /// A page's content.
     Away(Away),
@@ -407,7 +407,7 @@ impl SegmentList {
             };
             match Region::of(phys) {
                 Region::Frame(_) => {}
-                Region::Window(_) => return Err(Obstacle::Copy),
+                Region::Window(_) | Region::Template(_) => return Err(Obstacle::Copy),
             }
             let full = self.segments.len() as u64 == SEGMENTS_MAX;
             match self.segments.last_mut() {

@@ -9,6 +9,8 @@ use super::aspace::{AddressSpace, Space};
 use super::page::PAGE;
 use super::pagetable::Entry;
 use super::physical::frames::Frame;
+use super::physical::residency;
+use super::template;
 use super::vma::mirror_prot;
 use crate::errno::Result;
 use crate::platform;
@@ -78,7 +80,10 @@ impl AddressSpace {
         let Some(mut queued) = self.mirror.try_lock() else { return false };
         for page in pages {
             let entry = space.table.get(page);
-            if entry.coming().is_some_and(|frame| !is_absent(frame)) {
+            let Some(frame) = entry.coming() else { continue };
+            if residency::is_shown(frame) && space.find(page).is_some_and(template::serves) {
+                space.show(page, entry.shown_by_template());
+            } else if !is_absent(frame) {
                 space.show(page, entry.brought_in());
             }
         }

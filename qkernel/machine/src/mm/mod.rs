@@ -36,6 +36,7 @@ mod shown;
 pub mod sites;
 pub mod stats;
 mod swap_window;
+pub mod template;
 mod touches;
 pub mod user;
 pub mod vma;

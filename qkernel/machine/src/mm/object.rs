@@ -513,13 +513,18 @@ impl Drop for PageStore {
     }
 }
 
-/// Copies one page of an object into a fresh frame (the private copy of a file page).
+/// Copies one page into a fresh frame (the private copy of a file's page).
 pub fn copy_page(to: &FrameRef, from: Region) -> Result<()> {
+    copy_to(to.frame(), from)
+}
+
+/// Copies one page as [`copy_page`] does, to a frame that the caller has a reference to.
+pub(super) fn copy_to(to: Frame, from: Region) -> Result<()> {
     match from {
         Region::Frame(frame) => {
-            frames::copy(to.frame(), frame);
+            frames::copy(to, frame);
             Ok(())
         }
-        Region::Window(phys) => window::copy(to.addr(), phys, 4096),
+        Region::Window(phys) | Region::Template(phys) => window::copy(to.addr(), phys, PAGE_BYTES),
     }
 }

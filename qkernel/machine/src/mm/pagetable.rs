@@ -1,6 +1,6 @@
 //! 4-level page tables in the processor's format; the truth about user memory on both platforms.
 
-use abi::layout::WINDOW_PHYS;
+use abi::layout::{TEMPLATE_PHYS, USER_PHYS, WINDOW_PHYS};
 use abi::word::to_usize;
 
 use super::page::{PAGE, PAGE_BYTES};
@@ -51,25 +51,52 @@ impl Entry {
     pub const fn holds_page(self) -> bool {
         self.has(Self::PRESENT | Self::KEPT | Self::SWAPPED)
     }
-    /// Gives the entry that it becomes once its page's content is in the swap file: never present.
+    /// Gives the entry that it becomes once its page's content is in the swap file, or while the template is not shown: never present.
     pub const fn swapped(self) -> Self {
-        Self((self.0 & !Self::PRESENT) | Self::SWAPPED)
+        let entry = match self.held() {
+            Some(frame) if self.is_of_template() => {
+                Self::new(frame.addr(), self.0 & !(Self::ADDRESS | Self::WRITABLE))
+            }
+            _ => self,
+        };
+        Self((entry.0 & !Self::PRESENT) | Self::SWAPPED)
     }
     /// Gives the entry that it becomes once its page's content is back: present, unless the mapping forbids all access.
     pub const fn brought_in(self) -> Self {
         let present = if self.has(Self::KEPT) { 0 } else { Self::PRESENT };
         Self((self.0 & !Self::SWAPPED) | present)
     }
+    /// Gives the entry by which a swapped one shows the template's page of its frame: present, unless the mapping forbids all access, and
+    /// never writable. The frame stays its own.
+    pub fn shown_by_template(self) -> Self {
+        let Some(frame) = self.held() else { return self };
+        let flags = self.brought_in().0 & !(Self::ADDRESS | Self::WRITABLE);
+        Self::new(template_phys(frame), flags)
+    }
+    /// Whether it shows a page of the template, accessible or not.
+    #[inline]
+    pub const fn is_of_template(self) -> bool {
+        matches!(self.region(), Some(Region::Template(_)))
+    }
     /// The region that its page is in, accessible or not, in memory or not. `None`: it holds no page.
     #[inline]
     pub const fn region(self) -> Option<Region> {
         if self.holds_page() { Some(Region::of(self.phys())) } else { None }
     }
-    /// The user frame that it refers to, accessible or not, in memory or not.
+    /// The user frame that its page is, accessible or not, in memory or not.
     #[inline]
     pub const fn frame(self) -> Option<Frame> {
         match self.region() {
             Some(Region::Frame(frame)) => Some(frame),
+            Some(Region::Window(_) | Region::Template(_)) | None => None,
+        }
+    }
+    /// The user frame that it has a reference to: that which its page is, or whose page the template shows in its place.
+    #[inline]
+    pub const fn held(self) -> Option<Frame> {
+        match self.region() {
+            Some(Region::Frame(frame)) => Some(frame),
+            Some(Region::Template(phys)) => Some(Frame::containing(phys - TEMPLATE_PHYS + USER_PHYS)),
             Some(Region::Window(_)) | None => None,
         }
     }
@@ -87,13 +114,27 @@ pub enum Region {
     Frame(Frame),
     /// The file window: a guest-physical address there. Its page is the host's, and a copy of it may fail.
     Window(u64),
+    /// The template: a guest-physical address there. It is only read, and a copy of it may fail. The entry has a reference to the frame of
+    /// that number, whose own content is away, or the same.
+    Template(u64),
+}
+
+/// The place of a frame's page in the template.
+fn template_phys(frame: Frame) -> u64 {
+    frame.addr() - USER_PHYS + TEMPLATE_PHYS
 }
 
 impl Region {
     /// The region of a guest-physical address that an entry leads to.
     #[inline]
     pub const fn of(phys: u64) -> Self {
-        if phys < WINDOW_PHYS { Self::Frame(Frame::containing(phys)) } else { Self::Window(phys) }
+        if phys < WINDOW_PHYS {
+            Self::Frame(Frame::containing(phys))
+        } else if phys < TEMPLATE_PHYS {
+            Self::Window(phys)
+        } else {
+            Self::Template(phys)
+        }
     }
 }
 

@@ -8,16 +8,16 @@ use core::sync::atomic::Ordering;
 
 use super::aspace::{AddressSpace, Space};
 use super::away::Stop;
-use super::fault::own_copy;
-use super::object::MemoryObject;
+use super::object::{MemoryObject, copy_page};
 use super::page::{Access, PAGE, page_down};
-use super::pagetable::Entry;
+use super::pagetable::{Entry, Region};
 use super::physical::account;
-use super::physical::frames::{self, FrameRef};
+use super::physical::frames;
 use super::sites::{self, Kind, READ_BYTES, READ_SLOT, SLOT_BYTES, SLOTS, SLOTS_END, Site, is_slot};
 use super::stats;
 use super::swap_window::SwapWindow;
 use super::vma::{Prot, Vma, VmaFlags};
+use super::window;
 use crate::arch;
 use crate::errno::Errno;
 use crate::platform::{self, Trap};
@@ -127,8 +127,9 @@ impl Space {
             }
             let mut is = [0; READ_BYTES.len()];
             let len = is.len().min(to_usize(PAGE - at % PAGE));
-            let Some(frame) = entry.frame().filter(|_| entry.has(Entry::PRESENT)) else { continue };
-            read_frame(frame.addr() + at % PAGE, &mut is[..len]);
+            if !entry.has(Entry::PRESENT) || !read_shown(entry, at % PAGE, &mut is[..len]) {
+                continue;
+            }
             if is.starts_with(&site.jump()) {
                 regs.rip = if self.sites.has_slots { site.goes_on() } else { site.call_end() };
                 if calls {
@@ -156,14 +157,18 @@ impl Space {
         let entry = self.table.get(page);
         let may = !vma.is_shared() && vma.prot.contains(Prot::EXEC) && !vma.prot.contains(Prot::WRITE);
         let is_here = entry.has(Entry::PRESENT) && !entry.has(Entry::WRITABLE);
-        let Some(frame) = entry.frame().filter(|_| may && is_here) else { return Ok(()) };
+        let (Some(shown), Some(frame)) = (entry.region(), entry.held().filter(|_| may && is_here)) else {
+            return Ok(());
+        };
         let index = vma.object_offset(page) / PAGE;
         let is_files = file.copies().is_some_and(|copies| copies.shows(index, frame));
         if !(entry.has(Entry::PATCHED) || is_files) {
             return Ok(());
         }
         let mut content = account::filled(0_u8, to_usize(PAGE))?;
-        read_frame(frame.addr(), &mut content);
+        if !read_shown(entry, 0, &mut content) {
+            return Ok(());
+        }
         let Some((at, kind)) = Site::find(&content, to_usize(end - page), number) else { return Ok(()) };
         let at = page + at as u64;
         let known = self.sites.by_address.get(&at).copied().filter(|site| site.kind == kind);
@@ -174,7 +179,8 @@ impl Space {
                 None => return Ok(()),
             },
         };
-        let copy = own_copy(&FrameRef::share(frame)?)?;
+        let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
+        copy_page(&copy, shown)?;
         write_frame(copy.addr() + at % PAGE, &site.jump());
         self.install_frame(page, copy, vma.entry_flags(false) | Entry::PATCHED)?;
         self.freed.push(frame);
@@ -276,6 +282,20 @@ impl Space {
         self.clear(page, page + PAGE);
         self.sites.left_alone.insert(page);
         self.sites.off |= self.sites.left_alone.len() > LEFT_ALONE_MAX;
+    }
+}
+
+/// Reads what an entry of user memory or the template shows, from a place in its page on; whether it can be read.
+fn read_shown(entry: Entry, inside: u64, to: &mut [u8]) -> bool {
+    match entry.region() {
+        Some(Region::Frame(frame)) => {
+            read_frame(frame.addr() + inside, to);
+            true
+        }
+        Some(Region::Template(phys)) => {
+            window::copy(platform::phys_of(to.as_ptr()), phys + inside, to.len()).is_ok()
+        }
+        Some(Region::Window(_)) | None => false,
     }
 }
 

@@ -8,7 +8,7 @@ use super::aspace::{AddressSpace, Space};
 use super::commit;
 use super::map::{Placement, range_end};
 use super::page::{PAGE, page_up};
-use super::pagetable::{Entry, Region};
+use super::pagetable::Entry;
 use super::physical::frames::FrameRef;
 use super::vma::{Vma, VmaFlags};
 use crate::errno::{Errno, Result};
@@ -153,10 +153,7 @@ impl Space {
         for (addr, entry) in pages {
             // The new place gets its own reference before the old one is cleared below.
             let target = to + (addr - old);
-            let frame = match entry.region() {
-                Some(Region::Frame(frame)) => Some(FrameRef::share(frame)?),
-                Some(Region::Window(_)) | None => None,
-            };
+            let frame = entry.held().map(FrameRef::share).transpose()?;
             if let Err(error) = self.install(target, Entry(entry.0 & !Entry::MIRRORED)) {
                 // Moved pages are still at the old place as well.
                 self.unmap(to, to + new_len)?;

@@ -93,8 +93,10 @@ impl AddressSpace {
 fn page_word(vma: &Vma, addr: u64, entry: Entry) -> u64 {
     let (is_files, is_exclusive) = match entry.region() {
         None => return 0,
-        Some(Region::Frame(frame)) => (is_objects(vma, addr, frame), frames::is_exclusive(frame)),
         Some(Region::Window(_)) => (vma.object.is_some(), false),
+        Some(Region::Frame(_) | Region::Template(_)) => entry
+            .held()
+            .map_or((false, false), |frame| (is_objects(vma, addr, frame), frames::is_exclusive(frame))),
     };
     let mut word = if entry.has(Entry::SWAPPED) { MAP_SWAPPED } else { MAP_PRESENT };
     if is_exclusive {
@@ -121,12 +123,12 @@ fn is_objects(vma: &Vma, addr: u64, frame: Frame) -> bool {
 
 impl Pages {
     fn count(&mut self, entry: Entry) {
-        match entry.region() {
-            Some(_) if entry.has(Entry::SWAPPED) => self.swapped += 1,
-            Some(Region::Frame(frame)) if frames::is_exclusive(frame) => self.own += 1,
-            Some(Region::Frame(_)) => self.shared += 1,
-            Some(Region::Window(_)) => self.file += 1,
-            None => {}
+        match (entry.region(), entry.held()) {
+            (Some(_), _) if entry.has(Entry::SWAPPED) => self.swapped += 1,
+            (Some(_), Some(frame)) if frames::is_exclusive(frame) => self.own += 1,
+            (Some(_), Some(_)) => self.shared += 1,
+            (Some(_), None) => self.file += 1,
+            (None, _) => {}
         }
     }
 

@@ -114,7 +114,7 @@ impl UserMemory {
             match Region::of(phys) {
                 // SAFETY: the address is aligned, inside one frame of user memory, which stays mapped under the lock.
                 Region::Frame(_) => Ok(f(unsafe { &*platform::ptr::<AtomicU32>(phys) })),
-                Region::Window(phys) => with_window_word(phys, f),
+                Region::Window(phys) | Region::Template(phys) => with_window_word(phys, f),
             }
         })
     }
@@ -170,7 +170,9 @@ impl AddressSpace {
                     unsafe { arch::copy_bytes(to, platform::ptr::<u8>(phys), len) };
                     Ok(())
                 }
-                Region::Window(phys) => window::copy(platform::phys_of(to), phys, len),
+                Region::Window(phys) | Region::Template(phys) => {
+                    window::copy(platform::phys_of(to), phys, len)
+                }
             }
         })
     }
@@ -211,6 +213,8 @@ impl AddressSpace {
                     Ok(())
                 }
                 Region::Window(phys) => window::copy(phys, platform::phys_of(from), len),
+                // What may be written is a frame.
+                Region::Template(_) => Err(Errno::EFAULT),
             }
         })
     }
@@ -260,7 +264,10 @@ impl AddressSpace {
                 let part = to_usize(at.left_in_page()).min(len - done);
                 let phys = reach(space, at, access)?;
                 if let Err(error) = f(phys, done, part) {
-                    return Ok(Err(error));
+                    return match Region::of(phys) {
+                        Region::Template(_) => Err(space.lose_template(page_down(at.get()))),
+                        Region::Frame(_) | Region::Window(_) => Ok(Err(error)),
+                    };
                 }
                 done += part;
             }
@@ -281,6 +288,13 @@ impl AddressSpace {
         let mut f = Some(f);
         self.attempt(|space| {
             let phys = space.reach(addr, access)?;
+            if let Region::Template(shown) = Region::of(phys) {
+                // It fails here if it does, where it can be had otherwise.
+                let mut byte = 0_u8;
+                if window::copy(platform::phys_of(&raw mut byte), shown, 1).is_err() {
+                    return Err(space.lose_template(page_down(addr.get())));
+                }
+            }
             Ok(f.take().map_or(Err(Errno::EFAULT), |f| f(phys)))
         })?
     }

@@ -14,9 +14,9 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::arrival;
 use super::aspace::{AddressSpace, Space};
-use super::pagetable::Region;
 use super::physical::frames;
 use super::physical::residency;
+use super::template;
 use super::touches::{self, NO_SPACE, TOUCHES_MAX};
 use crate::mutex::MutexGuard;
 use crate::rank::Rank;
@@ -53,10 +53,7 @@ pub fn next(
             return Some(touch.frame).filter(|frame| here(*frame));
         }
         let entry = locked.get(*by_id.get(&touch.space)?)?.entry(touch.page);
-        match entry.region()? {
-            Region::Frame(frame) => frames::index(frame).filter(|frame| here(*frame)),
-            Region::Window(_) => None,
-        }
+        frames::index(entry.held()?).filter(|frame| here(*frame))
     };
     touches::next(now)
 }
@@ -119,6 +116,7 @@ pub fn bring_back(streams: bool) {
     // While no task runs, user or kernel code, nobody sees that an entry comes before its content.
     let frozen = if shared { sched::freeze_queue() } else { None };
     let early = frozen.is_some();
+    template::show_set(&members, early);
     EARLY.store(early, Ordering::SeqCst);
     let batch = match (streams, shared && !early) {
         (true, _) => STREAM_PAGES,

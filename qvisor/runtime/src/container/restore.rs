@@ -1,5 +1,6 @@
 //! The snapshot that a container begins with, if it begins with one.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use abi::boot::Platform;
@@ -23,6 +24,8 @@ pub(super) struct Base {
     pub platform: Platform,
     /// Of a sandbox that begins with it.
     pub snapshot: Option<Arc<Opened>>,
+    /// Its pages, if it shares them.
+    pub template: Option<File>,
     /// Of a further container of a pod that does.
     pub further: Option<Restores>,
     /// The digest of the snapshot's manifest.
@@ -41,7 +44,7 @@ impl Base {
             |message| ContainerError::Failed { id: options.id.as_str().to_owned(), message, code: None };
         let plain = || {
             let platform = settings.platform.choose().map_err(|error| failed(error.to_string()))?;
-            Ok(Self { platform, snapshot: None, further: None, digest: None })
+            Ok(Self { platform, snapshot: None, template: None, further: None, digest: None })
         };
         // An annotation is that of all containers of a pod: those that are new there, or whose pod has gone on since, begin as any other.
         let is_new = matches!(pod, Membership::Further(_)) && options.snapshot.is_none();
@@ -75,7 +78,7 @@ impl Base {
                 return Err(failed(OF_THE_FIRST.into()));
             }
             let restores = Restores { number: further.number, or_begins: options.snapshot.is_none() };
-            return Ok(Self { platform, snapshot: None, further: Some(restores), digest });
+            return Ok(Self { platform, snapshot: None, template: None, further: Some(restores), digest });
         }
         match (&described.pod, pod, &options.clone) {
             (Some(_), _, Some(_)) => return Err(unfit(Unfit::OfPod).into()),
@@ -91,7 +94,8 @@ impl Base {
         let memory_bytes = pod.resources(container).memory_bytes(process::host_memory());
         let checked = described.check_bundle(&mounts, container.terminal);
         checked.and_then(|()| manifest.check_limit(memory_bytes)).map_err(unfit)?;
-        Ok(Self { platform, snapshot: Some(snapshot), further: None, digest })
+        let template = Store::of_user(&options.node)?.template(&snapshot, &settings.share)?;
+        Ok(Self { platform, snapshot: Some(snapshot), template, further: None, digest })
     }
 
     /// The memory of what begins with a sealed snapshot is to be sealed as well when it comes to the disk.
@@ -111,7 +115,12 @@ impl Base {
         let (head, page_key) = (snapshot.manifest.head.clone(), snapshot.page_key.clone());
         let further =
             snapshot.manifest.container.pod.iter().flatten().map(|further| further.number).collect();
-        Ok(Some(RestorePlan { head, files: snapshot.files()?, page_key, further, told }))
+        let mut files = snapshot.files()?;
+        if let Some(template) = &self.template {
+            files.pages = template.try_clone()?;
+        }
+        let shares = self.template.is_some();
+        Ok(Some(RestorePlan { head, files, shares, page_key, further, told }))
     }
 
     /// Says which pages come back first, or that they are to be recorded.
@@ -122,7 +131,7 @@ impl Base {
 
     /// Has the host read what the VMM brings first.
     pub(super) fn read_ahead(&self) {
-        self.snapshot.iter().for_each(|snapshot| snapshot.read_ahead());
+        self.snapshot.iter().for_each(|snapshot| snapshot.read_ahead(self.template.as_ref()));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The options of `do`, and the reasons why a program could not be run.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -64,6 +65,8 @@ pub struct DoOptions {
 pub struct FromOptions {
     pub id: Id,
     pub opened: Arc<Opened>,
+    /// Its pages, if they are shared with others.
+    pub template: Option<Arc<File>>,
     /// Bytes that what it changes may take up on the host's disk.
     pub disk_bytes: u64,
     pub userns: UserNamespace,

@@ -107,10 +107,14 @@ pub(super) fn of_snapshot(
     boot.limits = resources.container_limits();
     (boot.winsize, boot.log_level) = (winsize, options.log_level);
     (boot.accepts_changed, boot.ports) = (options.accepts_changed, options.ports);
-    options.opened.read_ahead();
+    options.opened.read_ahead(options.template.as_deref());
     options.opened.say_working_set(&mut boot, is_silent, warn);
     let (told, page_key) = (options.opened.start_recording(), options.opened.page_key.clone());
-    let files = options.opened.files().map_err(|error| unfit(error.into()))?;
+    let mut files = options.opened.files().map_err(|error| unfit(error.into()))?;
+    let shares = options.template.is_some();
+    if let Some(template) = &options.template {
+        files.pages = template.try_clone().map_err(|error| unfit(error.into()))?;
+    }
     Ok(Plan {
         tree: Tree::CopyOnWrite {
             root,
@@ -132,7 +136,7 @@ pub(super) fn of_snapshot(
         boot,
         pause_hibernates: false,
         is_pod: false,
-        restore: Some(RestorePlan { head, files, page_key, further: Vec::new(), told }),
+        restore: Some(RestorePlan { head, files, shares, page_key, further: Vec::new(), told }),
         host_uds: command.host_uds,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, pids: command.pids, disk_bytes: options.disk_bytes }),

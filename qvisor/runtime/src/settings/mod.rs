@@ -11,6 +11,8 @@ mod widening;
 #[cfg(test)]
 mod tests;
 
+use std::str::FromStr;
+
 use vmm::hibernate::{CodecError, ExecProbe, Outbound, Wishes};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
@@ -60,6 +62,32 @@ pub enum FromSnapshot {
     Named(Id),
 }
 
+/// With whom a sandbox that begins with a snapshot shares the pages of it that it does not write. They can learn from each other's use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// It has a copy of each.
+    #[default]
+    None,
+    /// With all others that share this snapshot so.
+    Snapshot,
+    /// With those of this domain.
+    Domain(Id),
+}
+
+impl FromStr for Sharing {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "none" => Ok(Self::None),
+            "snapshot" => Ok(Self::Snapshot),
+            domain => {
+                Id::new(domain).map(Self::Domain).map_err(|_| "neither none, snapshot nor a domain's name")
+            }
+        }
+    }
+}
+
 /// The settings that somebody asks for: a command, a bundle or a node's configuration. `None` and `auto`: they did not
 /// say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,6 +105,7 @@ pub struct Asked {
     pub pause: Option<PauseKind>,
     pub pods: Option<Pods>,
     pub snapshot: Option<FromSnapshot>,
+    pub share: Option<Sharing>,
     pub hibernation: Wishes,
 }
 
@@ -92,6 +121,7 @@ pub struct Settings {
     pub pause: PauseKind,
     pub pods: Pods,
     pub snapshot: FromSnapshot,
+    pub share: Sharing,
     pub hibernation: Wishes,
 }
 
@@ -197,6 +227,7 @@ impl Asked {
                 let named = |name| Id::new(name).map(FromSnapshot::Named).map_err(why);
                 self.snapshot = Some(if value == "none" { FromSnapshot::None } else { named(value)? });
             }
+            "share" => self.share = Some(value.parse().map_err(|why: &str| SetError::Value(why.into()))?),
             _ => return set_wish(&mut self.hibernation, name, value),
         }
         Ok(())
@@ -215,6 +246,7 @@ impl Asked {
             pause: self.pause.or(other.pause),
             pods: self.pods.or(other.pods),
             snapshot: self.snapshot.or(other.snapshot),
+            share: self.share.or(other.share),
             hibernation: self.hibernation.or(other.hibernation),
         }
     }
@@ -236,6 +268,7 @@ impl Settings {
             pause: all.pause.unwrap_or_default(),
             pods: all.pods.unwrap_or_default(),
             snapshot: all.snapshot.unwrap_or_default(),
+            share: all.share.unwrap_or_default(),
             hibernation: all.hibernation,
         })
     }

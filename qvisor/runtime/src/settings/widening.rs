@@ -4,7 +4,7 @@ use vmm::hibernate::{ExecProbe, Outbound};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
-use super::{Asked, FromSnapshot, HostUds, NodeConfig, Pods};
+use super::{Asked, FromSnapshot, HostUds, NodeConfig, Pods, Sharing};
 use crate::platform::PlatformChoice;
 
 /// An annotation asks for more than the node's configuration allows.
@@ -26,6 +26,7 @@ pub(super) const NAMES: &[&str] = &[
     "host-uds",
     "pods",
     "snapshot",
+    "share",
     "swap-dir",
     "swap-limit",
     "idle-timeout",
@@ -52,6 +53,11 @@ fn exceeds<T: Ord>(asked: Option<T>, node: Option<T>) -> bool {
     matches!((asked, node), (Some(asked), Some(node)) if asked > node)
 }
 
+/// Whether it has pages in common with others.
+fn shares(sharing: &Sharing) -> bool {
+    *sharing != Sharing::None
+}
+
 /// Checks the annotations of a bundle.
 pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
     let default = &node.default;
@@ -71,6 +77,11 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
         ("pods", bundle.pods == Some(Pods::Shared) && default.pods == Some(Pods::Separate)),
         // A snapshot shows its reader the memory of whoever it was made of.
         ("snapshot", matches!(bundle.snapshot, Some(FromSnapshot::Named(_)))),
+        // Who shares learns from the others' use.
+        (
+            "share",
+            bundle.share.as_ref().is_some_and(|asks| shares(asks) && default.share.as_ref() != Some(asks)),
+        ),
         ("swap-dir", asks.dir.is_some() && asks.dir != gives.dir),
         ("swap-limit", exceeds(asks.limit_bytes, gives.limit_bytes)),
         // Nobody takes away from a container what its node gives to all.

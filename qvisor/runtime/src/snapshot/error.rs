@@ -48,6 +48,10 @@ pub enum SnapshotError {
     Unknown { place: Place },
     #[error("cannot use snapshot {place}: {why}")]
     Unfit { place: Place, why: Unfit },
+    #[error(
+        "cannot share the pages of snapshot {place}: {source}; free some space, or share by --share snapshot"
+    )]
+    Share { place: Place, source: io::Error },
     #[error("cannot remove snapshot {place}: {source}")]
     Remove { place: Place, source: io::Error },
 }
@@ -73,6 +77,8 @@ pub enum Unfit {
     SealedParent,
     #[error("its content is sealed, and would be stored in the clear; leave --encrypt off out")]
     InTheClear,
+    #[error("its pages cannot be shared: {0}, or leave --share out")]
+    NotShared(&'static str),
     #[error("its file {0} was changed or damaged")]
     Changed(String),
     #[error("the changes to files that it has cannot be read: {0}")]

@@ -27,6 +27,7 @@ use super::manifest::{
 };
 use super::place::{KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
 use super::sealing::{self, ContentKey};
+use super::sharing::SHARED;
 use super::{digest, working_set};
 use crate::removal;
 use crate::state::Id;
@@ -474,17 +475,20 @@ const OURS: [&str; 10] = [
 
 /// Removes the files of a snapshot.
 pub(super) fn empty(directory: &Directory) -> io::Result<()> {
-    empty_but_layer(directory)?;
-    match directory.directory(OsStr::new(LAYER)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        layer => {
-            removal::empty(layer?.as_fd(), "").map_err(|left| left.source)?;
-            directory.remove_directory(OsStr::new(LAYER))
+    empty_but_directories(directory)?;
+    for name in [SHARED, LAYER].map(OsStr::new) {
+        match directory.directory(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            inner => {
+                removal::empty(inner?.as_fd(), "").map_err(|left| left.source)?;
+                directory.remove_directory(name)?;
+            }
         }
     }
+    Ok(())
 }
 
-fn empty_but_layer(directory: &Directory) -> io::Result<()> {
+fn empty_but_directories(directory: &Directory) -> io::Result<()> {
     for name in OURS.into_iter().map(str::to_owned).chain(below::names()) {
         match directory.remove_file(&name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -559,7 +563,7 @@ pub(super) fn remove(store: &Directory, name: &OsStr) -> io::Result<()> {
     }
     if held.is_none() {
         // Who runs on them has them open.
-        return empty_but_layer(&directory);
+        return empty_but_directories(&directory);
     }
     empty(&directory)?;
     store.remove_directory(&hidden)

@@ -24,6 +24,7 @@ mod making;
 mod manifest;
 mod place;
 mod sealing;
+mod sharing;
 mod store;
 #[cfg(test)]
 mod tests;

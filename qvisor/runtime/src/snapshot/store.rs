@@ -1,13 +1,14 @@
 //! The snapshots that there are.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use vmm::boot::BootSpec;
-use vmm::checkpoint::{ImageFiles, PageKey};
+use vmm::checkpoint::{self, ImageFiles, PageKey};
 use vmm::directory::Directory;
 use vmm::mounts::Changes;
 use vmm::process;
@@ -23,7 +24,7 @@ use super::place::{KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
 use super::sealing::ContentKey;
 use super::working_set;
 use super::working_set::{BadWorkingSet, Recording};
-use super::{below, hold, layer};
+use super::{below, hold, layer, sharing};
 use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
 
@@ -129,7 +130,7 @@ impl Store {
     }
 
     /// The directory of a snapshot that is there. It is the caller's, and nobody else may write it.
-    fn found(&self, place: &Place) -> Result<Directory, SnapshotError> {
+    pub(super) fn found(&self, place: &Place) -> Result<Directory, SnapshotError> {
         let found = match place {
             Place::Named(name) => {
                 Directory::open(&self.root).and_then(|root| root.directory(OsStr::new(name.as_str())))
@@ -270,9 +271,10 @@ impl Store {
             let directory = root.directory(OsStr::new(name.as_str())).ok()?;
             let manifest = manifest_in(&directory, &key).ok();
             let files = FILES.iter().map(|name| disk_bytes(&directory, name));
+            let shared = sharing::disk_bytes(&directory);
             let below = below::names().map(|name| disk_bytes(&directory, &name)).sum();
             let layer = manifest.as_ref().and_then(|manifest| manifest.files.layer.as_ref());
-            let disk_bytes = files.sum::<u64>() + layer.map_or(0, |layer| layer.bytes);
+            let disk_bytes = files.sum::<u64>() + shared + layer.map_or(0, |layer| layer.bytes);
             Some(Listed { name: name.as_str().to_owned(), manifest, disk_bytes, below_bytes: below })
         };
         let mut all: Vec<_> = ids.filter_map(of).collect();
@@ -412,10 +414,14 @@ impl Opened {
         }
     }
 
-    /// Has the host read the pages that will be brought first.
-    pub(crate) fn read_ahead(&self) {
-        if let WorkingSet::Recorded(pages) = &self.working_set {
-            self.files.read_ahead(pages, &self.manifest.files.packed());
+    /// Has the host read the pages that will be brought first, from the file that is shared if there is one.
+    pub(crate) fn read_ahead(&self, template: Option<&File>) {
+        match (&self.working_set, template) {
+            (WorkingSet::Recorded(pages), Some(template)) => checkpoint::read_ahead(template, pages),
+            (WorkingSet::Recorded(pages), None) => {
+                self.files.read_ahead(pages, &self.manifest.files.packed());
+            }
+            (WorkingSet::Missing(..), _) => {}
         }
     }
 

@@ -55,9 +55,10 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     };
     let early = early();
     let (head, image) = match plan.restore.take() {
-        Some(RestorePlan { head, files, page_key, further, told }) => {
-            (Some((head, page_key, further)), files.into_descriptors().into_iter().chain(told).collect())
-        }
+        Some(RestorePlan { head, files, shares, page_key, further, told }) => (
+            Some((head, shares, page_key, further)),
+            files.into_descriptors().into_iter().chain(told).collect(),
+        ),
         None => (None, Vec::new()),
     };
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are

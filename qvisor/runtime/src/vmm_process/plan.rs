@@ -62,6 +62,8 @@ pub struct RestorePlan {
     pub head: ImageHead,
     /// To be read only. The VMM keeps them.
     pub files: ImageFiles,
+    /// Its pages are shared with others: shown from their file as long as they are not written.
+    pub shares: bool,
     /// The key by which the pages are sealed, if they are.
     pub page_key: Option<PageKey>,
     /// The numbers of the further containers of its pod.

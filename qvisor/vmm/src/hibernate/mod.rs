@@ -16,6 +16,7 @@ mod plan;
 mod settling;
 pub mod stats;
 mod staying;
+mod template;
 mod timers;
 
 use std::sync::OnceLock;
@@ -266,6 +267,8 @@ pub(crate) enum Fetch {
     All,
     /// All, as a part of the working set
     Set,
+    /// Of each that the template has, only whether it is as it was written; of the others as [`Self::Around`], where the first is one
+    Shown,
 }
 
 impl Fetch {
@@ -274,8 +277,14 @@ impl Fetch {
             hc::SWAP_IN_AROUND => Some(Self::Around),
             hc::SWAP_IN_ALL | hc::SWAP_IN_AHEAD => Some(Self::All),
             hc::SWAP_IN_SET => Some(Self::Set),
+            hc::SWAP_IN_SHOWN => Some(Self::Shown),
             _ => None,
         }
+    }
+
+    /// Whether only some of those that are named need come.
+    fn is_around(self) -> bool {
+        matches!(self, Self::Around | Self::Shown)
     }
 }
 
@@ -339,7 +348,7 @@ impl Hibernation {
         let Some(how) = Fetch::from_number(how) else { return Ok(-i64::from(libc::EINVAL)) };
         let Some(mut numbers) = lists::numbers(memory, phys, count) else { return Ok(BAD) };
         let result = self.fetch(memory, &mut numbers, how)?;
-        if result == 0 && how == Fetch::Around {
+        if result == 0 && how.is_around() {
             let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
             // The list was just read from there.
             let _ = memory.copy_out(phys, &bytes);
@@ -347,8 +356,8 @@ impl Hibernation {
         Ok(result)
     }
 
-    /// Brings pages back to their frames. Any threads may do so at once. With [`Fetch::Around`] the numbers of those that
-    /// did not come become [`hc::NO_FRAME`]. Result: 0 or a negative errno; an error says that a page is lost.
+    /// Brings pages back to their frames. Any threads may do so at once. With [`Fetch::Around`] and [`Fetch::Shown`] the numbers of those
+    /// that did not come become [`hc::NO_FRAME`], and those that the template shows get [`hc::SHOWN`]. Result: 0 or a negative errno; an error says that a page is lost.
     pub(crate) fn fetch(
         &self,
         memory: &SandboxMemory,
@@ -364,8 +373,14 @@ impl Hibernation {
         let Ok(home) = &self.home else { return Ok(NONE) };
         injection::pass(if how == Fetch::Set { Point::Prefetching } else { Point::Fetching });
         let start = Instant::now();
+        let mut shown = Vec::new();
+        if how == Fetch::Shown {
+            shown = template::shown(&*home.read(), memory, &mut pages)?;
+            self.counters.shown(shown.len() as u64);
+        }
         let bytes = match how {
-            Fetch::Around => home.read().pages().fetch_around(&mut pages)?,
+            Fetch::Shown if pages.is_empty() => 0,
+            Fetch::Around | Fetch::Shown => home.read().pages().fetch_around(&mut pages)?,
             Fetch::All | Fetch::Set => home.read().pages().fetch(&pages)?,
         };
         match how {
@@ -377,11 +392,14 @@ impl Hibernation {
                 woken.bytes += bytes;
                 woken.prefetch_us += micros(start.elapsed());
             }
-            Fetch::Around | Fetch::All => self.counters.fetched(pages.len() as u64, bytes),
+            Fetch::Around | Fetch::All | Fetch::Shown if pages.is_empty() => {}
+            Fetch::Around | Fetch::All | Fetch::Shown => self.counters.fetched(pages.len() as u64, bytes),
         }
-        if how == Fetch::Around {
+        if how.is_around() {
             came.extend(pages.iter().map(|page| page.id));
+            came.extend(&shown);
             strike(numbers, &mut came);
+            template::mark(numbers, &shown);
         }
         Ok(0)
     }

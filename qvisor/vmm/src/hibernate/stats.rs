@@ -64,6 +64,9 @@ pub struct Stats {
     /// Faults that brought pages back, and how many pages came that way, neighbours included.
     pub swap_in_faults: u64,
     pub swap_in_pages: u64,
+    /// Pages that were shown where the snapshot has them, so far: each as often as it was first touched.
+    #[serde(default)]
+    pub shown_pages: u64,
     /// From and to the two files.
     pub read_bytes: u64,
     pub written_bytes: u64,
@@ -115,6 +118,7 @@ pub struct Stats {
 pub struct Counters {
     swap_in_faults: AtomicU64,
     swap_in_pages: AtomicU64,
+    shown_pages: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     working_set_bytes: AtomicU64,
@@ -131,6 +135,10 @@ impl Counters {
         self.swap_in_faults.fetch_add(1, Relaxed);
         self.swap_in_pages.fetch_add(pages, Relaxed);
         self.read_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(super) fn shown(&self, pages: u64) {
+        self.shown_pages.fetch_add(pages, Relaxed);
     }
 
     pub(super) fn prefetched(&self, bytes: u64) {
@@ -299,6 +307,7 @@ pub(crate) fn collect(
         },
         swap_in_faults: get(&counters.swap_in_faults),
         swap_in_pages: get(&counters.swap_in_pages),
+        shown_pages: get(&counters.shown_pages),
         read_bytes: get(&counters.read_bytes),
         written_bytes: get(&counters.written_bytes),
         hibernations: cycles.hibernations,

@@ -170,9 +170,9 @@ impl Staying {
         let is_first_here = pages.first().is_some_and(|first| state.pages.has(first.id));
         let here = pages.extract_if(.., |page| state.pages.has(page.id));
         let mut here: Vec<PageId> = here.map(|page| page.id).collect();
-        if how == Fetch::Around && is_first_here {
+        if how.is_around() && is_first_here {
             pages.clear();
-        } else if how == Fetch::Around {
+        } else if how.is_around() {
             here.retain(|id| !state.left.has(*id));
         }
         for id in &here {

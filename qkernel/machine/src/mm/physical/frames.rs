@@ -30,7 +30,7 @@ static BITS_PHYS: Once<u64> = Once::new();
 /// log2 of the bytes of a block.
 const BLOCK_SHIFT: u32 = 22;
 /// Tables with a bit for each frame.
-const BIT_TABLES: u64 = 4;
+const BIT_TABLES: u64 = 5;
 /// When fewer frames are left, faults take one at a time.
 pub(in crate::mm) const SCARCE_FRAMES: usize = 4096;
 /// Frames beyond the limit, for processes that come in from outside.

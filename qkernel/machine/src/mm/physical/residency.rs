@@ -9,6 +9,10 @@
 //!
 //! Content may *stay* in absent frames ([`stay`]): while an image of the sandbox is written, so that whoever reaches a page first, by
 //! whatever way, has it saved for the image on that occasion. To the kernel it is elsewhere, and comes back like any other.
+//!
+//! The content of an absent frame may be *shown*: the template has it, and the host has checked that ([`Landed::Shown`]). Private
+//! mappings show the template's page then, until they write. The frame stays absent, and may still be claimed by those who need the
+//! content in it.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +40,17 @@ pub(in crate::mm) enum Residence {
     Arriving,
 }
 
+/// What became of a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::mm) enum Landed {
+    /// The content has come.
+    Came,
+    /// The template shows it.
+    Shown,
+    /// It is absent still.
+    Not,
+}
+
 struct Residency {
     /// One bit a frame: its content is elsewhere.
     absent: Once<&'static [AtomicU64]>,
@@ -45,6 +60,8 @@ struct Residency {
     untouched: Once<&'static [AtomicU64]>,
     /// One bit a frame: of the absent ones, those whose content has stayed in memory.
     staying: Once<&'static [AtomicU64]>,
+    /// One bit a frame: of the absent ones, those whose content the template has, as the host has said under this VMM.
+    shown: Once<&'static [AtomicU64]>,
     /// Odd: there may be such frames. It grows with each time that content stays, and each end of that.
     stays: AtomicU64,
     /// How many frames are absent whose content has stayed, while any stays.
@@ -62,6 +79,7 @@ impl Residency {
             arriving: Once::new(),
             untouched: Once::new(),
             staying: Once::new(),
+            shown: Once::new(),
             stays: AtomicU64::new(0),
             stayed: AtomicU64::new(0),
             claims: SpinLock::new(Rank::Claims, ()),
@@ -71,7 +89,8 @@ impl Residency {
 
     /// Takes the tables for the bits.
     fn prepare(&self, table: impl Fn(u64) -> Option<&'static [AtomicU64]>) -> Result<()> {
-        for (number, place) in (0..).zip([&self.arriving, &self.untouched, &self.staying, &self.absent]) {
+        let places = [&self.arriving, &self.untouched, &self.staying, &self.shown, &self.absent];
+        for (number, place) in (0..).zip(places) {
             let bits = table(number).ok_or(Errno::ENOMEM)?;
             place.call_once(|| bits);
         }
@@ -112,15 +131,20 @@ impl Residency {
         }
     }
 
-    /// Ends claims of frames: their content came (true), or did not, and is absent still.
-    fn land(&self, landed: impl Iterator<Item = (u32, bool)>) {
+    /// Ends claims of frames.
+    fn land(&self, landed: impl Iterator<Item = (u32, Landed)>) {
         let _claims = self.claims.lock();
-        for (index, came) in landed {
+        for (index, landed) in landed {
             // Whether it came or not, what has stayed is here once nobody wants it any more.
-            let is_here = came || self.number().is_none() && is_set(&self.staying, index);
+            let is_here = landed == Landed::Came || self.number().is_none() && is_set(&self.staying, index);
             if is_here && clear(&self.absent, index) {
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 self.stays_no_more(index);
+            }
+            if is_here {
+                clear(&self.shown, index);
+            } else if landed == Landed::Shown {
+                set(&self.shown, index);
             }
             clear(&self.arriving, index);
         }
@@ -139,6 +163,7 @@ impl Residency {
                 if clear(&self.absent, index) {
                     self.count.fetch_sub(1, Ordering::Relaxed);
                 }
+                clear(&self.shown, index);
                 return spoiled;
             }
             // Claimed by its number just when it was allocated. The host is at work on it for another CPU.
@@ -214,8 +239,9 @@ impl Residency {
         self.stays.store(number + 1, Ordering::SeqCst);
     }
 
-    /// Nothing has stayed: the memory is a copy, without it.
-    fn stay_elsewhere(&self) {
+    /// Nothing has stayed or is shown: the memory is a copy, without it.
+    fn begin_elsewhere(&self) {
+        self.shown.get().into_iter().flat_map(|words| words.iter()).for_each(|word| put(word, 0));
         if let (Some(number), Some(staying)) = (self.number(), self.staying.get()) {
             staying.iter().for_each(|word| put(word, 0));
             self.stays.store(number + 1, Ordering::SeqCst);
@@ -280,6 +306,19 @@ pub fn is_swapped(frame: Frame) -> bool {
     residence(frame) != Residence::Resident
 }
 
+/// Whether the frame's content is elsewhere, and the template shows it.
+pub(in crate::mm) fn is_shown(frame: Frame) -> bool {
+    frames::index(frame)
+        .is_some_and(|index| is_set(&RESIDENCY.shown, index) && is_set(&RESIDENCY.absent, index))
+}
+
+/// The template does not show the frame's content any more: its file is not what it was.
+pub(in crate::mm) fn hide(frame: Frame) {
+    frames::index(frame).iter().for_each(|index| {
+        clear(&RESIDENCY.shown, *index);
+    });
+}
+
 /// Where the frame's content is.
 pub(in crate::mm) fn residence(frame: Frame) -> Residence {
     if RESIDENCY.absent.get().is_none() {
@@ -297,8 +336,8 @@ pub(in crate::mm) fn claim<R>(
     RESIDENCY.claim(wanted, holds, claimed);
 }
 
-/// Ends claims of frames, whether their content has come (true) or not. [`wake`] tells those who wait.
-pub(in crate::mm) fn land(landed: impl Iterator<Item = (u32, bool)>) {
+/// Ends claims of frames. [`wake`] tells those who wait.
+pub(in crate::mm) fn land(landed: impl Iterator<Item = (u32, Landed)>) {
     RESIDENCY.land(landed);
 }
 
@@ -358,9 +397,9 @@ pub fn end_stay() {
     }
 }
 
-/// Another VMM has taken over. No content has stayed in its memory.
+/// Another VMM has taken over. No content has stayed in its memory, and it may have another template, or none.
 pub(crate) fn revive() {
-    RESIDENCY.stay_elsewhere();
+    RESIDENCY.begin_elsewhere();
 }
 
 /// Makes room for the bits; before the first [`mark`].
@@ -414,7 +453,7 @@ mod tests {
             [0, 1, 3].map(|index| residency.of(index)),
             [Residence::Resident, Residence::Arriving, Residence::Arriving]
         );
-        residency.land([(1, true), (3, false)].into_iter());
+        residency.land([(1, Landed::Came), (3, Landed::Not)].into_iter());
         assert_eq!([1, 3].map(|index| residency.of(index)), [Residence::Resident, Residence::Absent]);
         assert_eq!(residency.count.load(Ordering::Relaxed), 2);
         assert_eq!(claim(&residency, &[1, 3, 64]), [3]);
@@ -456,7 +495,7 @@ mod tests {
         assert!(!residency.leaves(1));
         residency.stay([0b0111, 1].into_iter());
         assert_eq!(claim(&residency, &[1, 2]), [1, 2]);
-        residency.land([(2, true)].into_iter());
+        residency.land([(2, Landed::Came)].into_iter());
         // It has landed, was allocated anew, or never stayed.
         assert!(
             !residency.leaves(2) && residency.leaves(64) && !residency.leaves(64) && !residency.leaves(3)
@@ -475,7 +514,7 @@ mod tests {
         );
         assert_eq!(residency.count.load(Ordering::Relaxed), 2);
         // It did not come, and is there.
-        residency.land([(1, false)].into_iter());
+        residency.land([(1, Landed::Not)].into_iter());
         assert_eq!((residency.of(1), residency.count.load(Ordering::Relaxed)), (Residence::Resident, 1));
     }
 
@@ -484,7 +523,7 @@ mod tests {
         let residency = absent(&[0b1111]);
         residency.stay([0b0111].into_iter());
         assert_eq!(claim(&residency, &[1]), [1]);
-        residency.land([(1, true)].into_iter());
+        residency.land([(1, Landed::Came)].into_iter());
         // All are marked again; the one that was reached is listed, and another one that was resident before.
         residency.replace([0b1_1111].into_iter());
         residency.stay([0b1_0010].into_iter());
@@ -517,7 +556,7 @@ mod tests {
         assert_eq!((residency.of(0), residency.number()), (Residence::Absent, Some(3)));
         // A claim that is given back meanwhile leaves it where it is.
         assert_eq!(claim(&residency, &[1]), [1]);
-        residency.land([(1, false)].into_iter());
+        residency.land([(1, Landed::Not)].into_iter());
         assert_eq!(residency.of(1), Residence::Absent);
         residency.end_stay(3);
         assert_eq!([0, 1].map(|index| residency.of(index)), [Residence::Resident; 2]);
@@ -527,12 +566,38 @@ mod tests {
     fn another_vmms_memory_has_nothing_that_stays() {
         let residency = absent(&[0b11]);
         residency.stay([0b01].into_iter());
-        residency.stay_elsewhere();
+        residency.begin_elsewhere();
         assert!(!residency.leaves(0) && residency.number().is_none());
         assert_eq!([0, 1].map(|index| residency.of(index)), [Residence::Absent; 2]);
         assert_eq!(claim(&residency, &[0]), [0]);
-        residency.land([(0, false)].into_iter());
+        residency.land([(0, Landed::Not)].into_iter());
         assert_eq!(residency.of(0), Residence::Absent);
+    }
+
+    #[test]
+    fn what_the_template_shows_is_absent_still_until_it_comes() {
+        let residency = absent(&[0b1111]);
+        assert_eq!(claim(&residency, &[0, 1, 2]), [0, 1, 2]);
+        residency.land([(0, Landed::Shown), (1, Landed::Shown), (2, Landed::Not)].into_iter());
+        let shown = |residency: &Residency| [0, 1, 2, 3].map(|index| is_set(&residency.shown, index));
+        assert_eq!(shown(&residency), [true, true, false, false]);
+        assert_eq!((residency.of(0), residency.count.load(Ordering::Relaxed)), (Residence::Absent, 4));
+        // Its content comes into the frame, or somebody else gets the frame: what is stored of it later is not the template's.
+        assert_eq!(claim(&residency, &[0]), [0]);
+        residency.land([(0, Landed::Came)].into_iter());
+        assert!(!residency.forget(1));
+        assert_eq!(shown(&residency), [false; 4]);
+        residency.replace([0b0011].into_iter());
+        assert_eq!(shown(&residency), [false; 4]);
+    }
+
+    #[test]
+    fn another_vmm_shows_nothing_yet() {
+        let residency = absent(&[0b11]);
+        assert_eq!(claim(&residency, &[1]), [1]);
+        residency.land([(1, Landed::Shown)].into_iter());
+        residency.begin_elsewhere();
+        assert!(!is_set(&residency.shown, 1) && residency.of(1) == Residence::Absent);
     }
 
     #[test]

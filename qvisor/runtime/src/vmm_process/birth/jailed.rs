@@ -65,8 +65,9 @@ impl Jailed<'_> {
             std::mem::forget((io, device, kernel_file));
             return Ok(Sealed { seal, kernel: Kernel::StandIn { supervisor, events, mounts } });
         }
+        let template = beginning.template().map_err(VmmError::Prepare)?;
         let sandbox = Sandbox::new(
-            SandboxConfig { kernel_file, ..config(plan, device, &supervisor) },
+            SandboxConfig { kernel_file, template, ..config(plan, device, &supervisor) },
             io,
             Arc::clone(&events),
         )?;

@@ -45,13 +45,13 @@ impl Beginning {
     /// With a snapshot, whose files are these, and last where its working set is told; `None`: there are others.
     pub(super) fn restore(
         records: BootSpec,
-        (head, page_key, further): (ImageHead, Option<PageKey>, Vec<u64>),
+        (head, shares, page_key, further): (ImageHead, bool, Option<PageKey>, Vec<u64>),
         mut files: Vec<OwnedFd>,
     ) -> Option<Self> {
         // The files are an even number of them.
         let told = if files.len().is_multiple_of(2) { None } else { files.pop() };
         let files = ImageFiles::from_descriptors(files)?;
-        Some(Self::Restore(records, Box::new(RestorePlan { head, files, page_key, further, told })))
+        Some(Self::Restore(records, Box::new(RestorePlan { head, files, shares, page_key, further, told })))
     }
 
     fn records(&self) -> &BootSpec {
@@ -79,6 +79,14 @@ impl Beginning {
         match self {
             Self::Boot(_) => None,
             Self::Restore(_, plan) => Some(plan),
+        }
+    }
+
+    /// The pages of the snapshot, if others share them.
+    fn template(&self) -> std::io::Result<Option<Arc<OwnedFd>>> {
+        match self {
+            Self::Restore(_, plan) if plan.shares => Ok(Some(Arc::new(plan.files.pages.try_clone()?.into()))),
+            Self::Boot(_) | Self::Restore(..) => Ok(None),
         }
     }
 

@@ -47,6 +47,10 @@ pub enum Failure {
     NoMemory { phys: u64, registers: GuestRegisters },
     #[error("the host cannot provide memory that the guest's kernel uses ({0})")]
     HostMemory(GuestRegisters),
+    #[error(
+        "the pages of its snapshot that it shares with others are lost from page {0} on: their file is shorter than it was"
+    )]
+    Template(u64),
     #[error("the guest made a hostcall at {0:#x}, which is not its memory")]
     Call(u64),
     #[error("the guest made a hostcall of {bytes} bytes, not 4 ({registers})")]

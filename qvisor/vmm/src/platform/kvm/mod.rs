@@ -17,9 +17,9 @@ mod vcpu;
 use std::sync::{Arc, OnceLock};
 
 use abi::layout::{
-    KERNEL_PHYS, LINEAR_BASE_KVM, MAX_CPUS, PAGE_SIZE, USER_PHYS, WINDOW_PHYS, WINDOW_PHYS_END,
+    KERNEL_PHYS, LINEAR_BASE_KVM, MAX_CPUS, PAGE_SIZE, TEMPLATE_PHYS, USER_PHYS, WINDOW_PHYS, WINDOW_PHYS_END,
 };
-use kvm_bindings::{kvm_cpuid_entry2, kvm_userspace_memory_region};
+use kvm_bindings::{KVM_MEM_READONLY, kvm_cpuid_entry2, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
 
 use self::error::KvmError;
@@ -81,20 +81,22 @@ impl Kvm {
         };
         let supported = check(&kvm)?;
         let vm = kvm.create_vm().map_err(failed("create a machine"))?;
-        // The file window is one slot for good: chunks are mapped inside it.
+        // The file window is one slot for good: chunks are mapped inside it. Only programs see the template.
         let window = WINDOW_PHYS_END - WINDOW_PHYS;
         let slots =
             [(KERNEL_PHYS, memory.kernel_bytes()), (USER_PHYS, memory.user_bytes()), (WINDOW_PHYS, window)];
-        for (slot, (phys, len)) in (0..).zip(slots) {
+        let template = memory.template().map(|(_, len)| (TEMPLATE_PHYS, len, KVM_MEM_READONLY));
+        let slots = slots.map(|(phys, len)| (phys, len, 0)).into_iter().chain(template);
+        for (slot, (phys, len, flags)) in (0..).zip(slots) {
             let region = kvm_userspace_memory_region {
                 slot,
-                flags: 0,
+                flags,
                 guest_phys_addr: phys,
                 memory_size: len,
                 userspace_addr: memory.base() as u64 + phys,
             };
             // SAFETY: (1) the region lies in the reservation of `memory`, which is kept longer than the machine;
-            // (2) the three do not overlap.
+            // (2) they do not overlap.
             unsafe { vm.set_user_memory_region(region) }.map_err(failed("map guest memory"))?;
         }
         let kickers = (0..cpus).map(|_| Kicker::default()).collect();

@@ -87,7 +87,10 @@ impl Vcpu<'_> {
                 }
                 Ok(signalled(sandbox, self.cpu))
             }
-            Step::HostMemory => self.memory_fault(),
+            Step::HostMemory => match sandbox.memory().template_lost() {
+                Some(page) => Err(Failure::Template(page)),
+                None => self.memory_fault(),
+            },
             Step::End(fatal) => {
                 count(&self.exits.other);
                 Err(self.failure(fatal))

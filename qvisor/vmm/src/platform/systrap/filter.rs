@@ -9,8 +9,8 @@ use abi::layout::{STUB_AREA, STUB_AREA_SIZE, STUB_TEXT, USER_MAX};
 use abi::word::{high32, low32};
 
 use super::area::{
-    CLOSE_RANGE_UNSHARE, FD_FILE, FD_IDS, FD_SOCKETS, FD_USER, FORK_FLAGS, MAPPER_FLAGS, Orders, STUB_ORDERS,
-    THREAD_FLAGS, ZYGOTE_TEXT, ZYGOTE_TEXT_END,
+    CLOSE_RANGE_UNSHARE, FD_FILE, FD_IDS, FD_SOCKETS, FD_TEMPLATE, FD_USER, FORK_FLAGS, MAPPER_FLAGS, Orders,
+    STUB_ORDERS, THREAD_FLAGS, ZYGOTE_TEXT, ZYGOTE_TEXT_END,
 };
 
 const ALLOW: u32 = 0x7fff_0000;
@@ -274,7 +274,7 @@ fn start_of_thread() -> [Line; 22] {
 }
 
 /// The files that a mapper gets, maps and answers by, and the ways in which it maps them.
-fn files_of_mapper(cpus: u32) -> [Line; 23] {
+fn files_of_mapper(cpus: u32) -> [Line; 24] {
     use Label::*;
     use Line::*;
     let sockets = FD_SOCKETS.cast_unsigned();
@@ -291,10 +291,11 @@ fn files_of_mapper(cpus: u32) -> [Line; 23] {
         Load(arg_low(0)),
         Jump(AT_LEAST, sockets + 2 * cpus, Trap, Next),
         Jump(AT_LEAST, sockets + cpus, Allow, Trap),
-        // Only files are mapped, never anonymous memory, and only two.
+        // Only files are mapped, never anonymous memory, and only three.
         At(Map),
         Load(arg_low(4)),
         Jump(EQUAL, FD_USER.cast_unsigned(), Flags, Next),
+        Jump(EQUAL, FD_TEMPLATE.cast_unsigned(), Flags, Next),
         Jump(EQUAL, FD_FILE.cast_unsigned(), Flags, Trap),
         At(Flags),
         Load(arg_low(3)),

@@ -12,8 +12,8 @@ use abi::layout::STUB_AREA;
 use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MapOp, PROT_WRITE};
 
 use super::area::{
-    Area, CALLS_MAX, Call, FD_FILE, FD_SOCKETS, FD_USER, FILTER_MAX, Orders, SCRATCH_WORDS, STUB_ORDERS,
-    THREAD_FLAGS,
+    Area, CALLS_MAX, Call, FD_FILE, FD_SOCKETS, FD_TEMPLATE, FD_USER, FILTER_MAX, Orders, SCRATCH_WORDS,
+    STUB_ORDERS, THREAD_FLAGS,
 };
 use super::filter::Instruction;
 use super::handover::Affinity;
@@ -224,6 +224,12 @@ impl MapperOrder<'_> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | more_flags;
         let (flags, fd) = (u64::from(flags.cast_unsigned()), u64::from(fd.cast_unsigned()));
         self.push(libc::SYS_mmap, [op.addr, op.len, u64::from(op.prot), flags, fd, op.phys], false);
+    }
+
+    /// Adds the mapping of a part of the template, which is only read; `phys` is the offset in it. Its pages have just been read.
+    pub fn add_template(&mut self, op: &MapOp) {
+        let populate = if op.len <= POPULATE_TO_READ { libc::MAP_POPULATE } else { 0 };
+        self.map(op, FD_TEMPLATE, populate);
     }
 
     /// Adds the mapping of a file; `phys` is the offset in it.

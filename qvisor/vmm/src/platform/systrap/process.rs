@@ -240,7 +240,9 @@ impl Stubs {
         area.turn.store(TURN_STUB, SeqCst);
         let user = memory.user_file().ok_or(PlatformError::Stub)?;
         let ids = memory_file(c"dormouse-ids")?;
-        let (zygote_pid, zygote_pidfd, sockets) = spawn::zygote(user, &control, &orders, &ids, cpus)?;
+        let template = memory.template().map(|(file, _)| file);
+        let (zygote_pid, zygote_pidfd, sockets) =
+            spawn::zygote((user, template), &control, &orders, &ids, cpus)?;
         let (epoll, wake) = spawn::epoll_and_event()?;
         spawn::watch(&epoll, &wake, TOKEN_WAKE)?;
         spawn::watch(&epoll, &zygote_pidfd, TOKEN_ZYGOTE)?;

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use abi::layout::{PAGE_SIZE, STUB_TEXT, USER_MAX, USER_PHYS, WINDOW_PHYS};
+use abi::layout::{PAGE_SIZE, STUB_TEXT, TEMPLATE_PHYS, USER_MAX, USER_PHYS, WINDOW_PHYS};
 use abi::run::{
     MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp, PROT_EXEC, PROT_READ, PROT_WRITE,
     RunState, SYSCALL_PATCHED, TRAP_INTERRUPT, TRAP_LOST, TRAP_SYSCALL, TrapInfo,
@@ -507,6 +507,14 @@ impl Systrap {
             || op.prot & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0
         {
             return Err(libc::EINVAL);
+        }
+        if op.kind == MAP_OP_MAP && op.phys >= TEMPLATE_PHYS {
+            let offset = self.memory.template_offset(op.phys, op.len).ok_or(libc::EFAULT)?;
+            if op.prot & PROT_WRITE != 0 {
+                return Err(libc::EACCES);
+            }
+            order.add_template(&MapOp { phys: offset, ..*op });
+            return Ok(());
         }
         if op.kind == MAP_OP_MAP && op.phys >= WINDOW_PHYS {
             let (chunk, offset) = self.memory.window_chunk(op.phys, op.len).ok_or(libc::EFAULT)?;

@@ -96,10 +96,10 @@ fn pair(what: &'static str, make: impl FnOnce(*mut i32) -> i32) -> Result<[Owned
     Ok([owned(pair[0], what)?, owned(pair[1], what)?])
 }
 
-/// Starts the zygote with its descriptors: user memory, the areas, the threads' ids, a socket and a pipe for each vCPU,
-/// the orders. The result is its pid, its pidfd and the other ends.
+/// Starts the zygote with its descriptors: user memory, the areas, the threads' ids, the template, a socket and a pipe for each
+/// vCPU, the orders. The result is its pid, its pidfd and the other ends.
 pub fn zygote(
-    user: BorrowedFd<'_>,
+    (user, template): (BorrowedFd<'_>, Option<BorrowedFd<'_>>),
     control: &Control,
     orders: &Control,
     ids: &OwnedFd,
@@ -127,6 +127,7 @@ pub fn zygote(
     }
     theirs.extend(pipes);
     let mut descriptors: Vec<i32> = vec![user.as_raw_fd(), control.file.as_raw_fd(), ids.as_raw_fd()];
+    descriptors.push(template.map_or(NONE, |template| template.as_raw_fd()));
     descriptors.extend(theirs.iter().map(AsRawFd::as_raw_fd));
     descriptors.push(orders.file.as_raw_fd());
     // Above every number in use on either side, so that placing one descriptor never closes another.
@@ -144,6 +145,9 @@ pub fn zygote(
     Ok((pid, pidfd, ours))
 }
 
+/// Stands for a descriptor that there is not.
+const NONE: i32 = -1;
+
 /// Child side: puts the descriptors in place and runs the stub program. Allocates nothing.
 fn become_stub(descriptors: &[i32], program: i32, spare: i32) -> ! {
     const EMPTY: &CStr = c"";
@@ -155,8 +159,12 @@ fn become_stub(descriptors: &[i32], program: i32, spare: i32) -> ! {
             libc::dup2(*fd, spare + i);
         }
         libc::dup3(program, spare + count, libc::O_CLOEXEC);
-        for i in 0..count {
-            libc::dup2(spare + i, i);
+        for (i, fd) in (0..).zip(descriptors) {
+            if *fd == NONE {
+                libc::close(i);
+            } else {
+                libc::dup2(spare + i, i);
+            }
         }
         libc::dup3(spare + count, count, libc::O_CLOEXEC);
         libc::syscall(libc::SYS_close_range, count + 1, u32::MAX, 0);

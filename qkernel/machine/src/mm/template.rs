@@ -1,0 +1,151 @@
+//! The template: the pages of the snapshot that the sandbox began with, as all sandboxes share them that began with it (SnapBPF). A
+//! private mapping shows the template's page as long as nobody has written to it; the frame of that number stays allocated and absent
+//! meanwhile, and the entry has its reference. Copying on a write is this kernel's work, since all address spaces and the kernel itself
+//! must see one content.
+//!
+//! An entry shows a frame's page of the template only while the frame, if its content is in memory as well, still has the very same: who
+//! writes to a frame is the only one with a reference to it.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use alloc::vec::Vec;
+
+use super::arrival::{self, Arrival, How};
+use super::aspace::{AddressSpace, Space};
+use super::away::{Away, Stop};
+use super::object::{MemoryObject, copy_page, copy_to};
+use super::page::{PAGE, page_down};
+use super::pagetable::{Entry, Region};
+use super::physical::frames::{self, Frame};
+use super::physical::residency::{self, Residence};
+use super::touches::{NO_SPACE, Touch};
+use super::vma::Vma;
+use crate::errno::Errno;
+
+/// Frames of which there may be a page, as the VMM says; 0: there is no template.
+static FRAMES: AtomicU32 = AtomicU32::new(0);
+
+/// Under a VMM there are pages of so many frames at most, from 0 on; 0: there is no template.
+pub fn set(frames: u32) {
+    FRAMES.store(frames, Ordering::Relaxed);
+}
+
+/// Whether there is a template.
+pub(super) fn is_there() -> bool {
+    FRAMES.load(Ordering::Relaxed) != 0
+}
+
+/// Whether the template may have the page of a frame.
+pub(super) fn may_have(frame: Frame) -> bool {
+    frames::index(frame).is_some_and(|index| index < FRAMES.load(Ordering::Relaxed))
+}
+
+/// Whether a mapping may show pages of the template. A file in memory is written by those who share it, through a frame that all of them
+/// have, and the kernel writes to its own mappings without a fault.
+pub(super) fn serves(vma: &Vma) -> bool {
+    is_there() && !vma.is_shared() && !matches!(vma.object, Some(MemoryObject::Store(_))) && !vma.is_kernels()
+}
+
+/// Has the host say of those of `members` which it shows, before any of them comes back. No task runs if `alone`.
+pub(super) fn show_set(members: &[Touch], alone: bool) {
+    if !is_there() {
+        return;
+    }
+    let mut list: Vec<u32> = Vec::new();
+    for of_space in members.chunk_by(|a, b| a.space == b.space) {
+        let Some(space) = of_space.first().filter(|touch| touch.space != NO_SPACE) else { continue };
+        // Of one that is in use, faults ask.
+        let Some(space) = AddressSpace::find(space.space) else { continue };
+        let Some(locked) = space.try_lock() else { continue };
+        let mut last: Option<&Vma> = None;
+        for touch in of_space {
+            if last.is_none_or(|vma| !(vma.start..vma.end).contains(&touch.page)) {
+                last = locked.find(touch.page);
+            }
+            if last.is_some_and(serves) && may_have(frames::at(touch.frame)) && list.try_reserve(1).is_ok() {
+                list.push(touch.frame);
+            }
+        }
+    }
+    list.sort_unstable();
+    list.dedup();
+    arrival::show_set(&list, alone);
+}
+
+impl Space {
+    /// A write to a page that the template shows: the content comes into the frame that the entry has a reference to, or if others have one
+    /// as well, into another one.
+    pub(super) fn write_to_template(
+        &mut self,
+        vma: &Vma,
+        page: u64,
+        entry: Entry,
+    ) -> core::result::Result<(), Stop> {
+        let (Some(frame), Some(shown)) = (entry.held(), entry.region()) else {
+            return Err(Errno::EFAULT.into());
+        };
+        let copied = self.copy_of_template(vma, page, frame, shown);
+        match copied {
+            // The file is not what it was.
+            Err(Stop::Failed(Errno::EFAULT)) => Err(self.lose_template(page)),
+            copied => copied,
+        }
+    }
+
+    fn copy_of_template(
+        &mut self,
+        vma: &Vma,
+        page: u64,
+        frame: Frame,
+        shown: Region,
+    ) -> core::result::Result<(), Stop> {
+        if let Some(family) = &self.family {
+            family.note(page);
+        }
+        let flags = vma.entry_flags(true);
+        if frames::is_exclusive(frame) {
+            if residency::residence(frame) == Residence::Resident {
+                return Ok(self.install(page, Entry::new(frame.addr(), flags))?);
+            }
+            if let Some(arrival) = Arrival::of_held(frame) {
+                arrival.fill(|| copy_to(frame, shown))?;
+                return Ok(self.install(page, Entry::new(frame.addr(), flags))?);
+            }
+            if residency::residence(frame) == Residence::Arriving {
+                return Err(Stop::Away(Away::Arriving(frame)));
+            }
+        }
+        let own = frames::alloc_any().ok_or(Errno::ENOMEM)?;
+        copy_page(&own, shown)?;
+        self.install_frame(page, own, flags)?;
+        self.freed.push(frame);
+        Ok(())
+    }
+
+    /// The template's page does not come any more: it is not shown, and whoever touches it has the host bring it, which says why it cannot.
+    pub(super) fn lose_template(&mut self, page: u64) -> Stop {
+        let Some(frame) = self.table.get(page).held() else { return Errno::EIO.into() };
+        self.protect(page, page + PAGE, Entry::swapped);
+        residency::hide(frame);
+        // Where the content is in the frame as well, it serves.
+        let away = Away::of(frame, core::iter::empty(), How::All);
+        Stop::Away(away.unwrap_or(Away::Arriving(frame)))
+    }
+}
+
+impl AddressSpace {
+    /// The host could not give user code the page that it has touched at an address. True: it was the template's, is not shown any more, and
+    /// is to be touched again.
+    pub fn lost_template(&self, addr: u64) -> bool {
+        let page = page_down(addr);
+        let mut was_shown = false;
+        let lost = self.attempt(|space| {
+            if !space.table.get(page).is_of_template() {
+                return Ok(());
+            }
+            was_shown = true;
+            Err(space.lose_template(page))
+        });
+        lost.is_ok() && was_shown
+    }
+}
