@@ -30,6 +30,8 @@ pub const WHY_NOT_MAX_BYTES: u64 = 4096;
 pub const PROCESSES_MAX_BYTES: u64 = 64 << 10;
 /// Most bytes of [`Report::Written`].
 pub const WRITTEN_MAX_BYTES: u64 = 16 << 10;
+/// In the number of a page of a working set that is recorded: it was written, and not only read.
+pub const WRITTEN: u32 = 1 << 31;
 /// Most pages of a working set that is recorded: 32 MiB.
 pub const WORKING_SET_MAX_PAGES: usize = 8192;
 const WORKING_SET_MAX_BYTES: u64 = 4 * WORKING_SET_MAX_PAGES as u64;

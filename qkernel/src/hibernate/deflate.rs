@@ -210,7 +210,8 @@ fn store(
     let (mut working, mut rest) = (Vec::new(), Vec::new());
     working.try_reserve_exact(members.len()).map_err(|_| Obstacle::NoMemory)?;
     rest.try_reserve_exact(collected.frames.len()).map_err(|_| Obstacle::NoMemory)?;
-    working.extend(members.iter().map(|member| member.frame).filter(|frame| in_set.set(*frame)));
+    let listed = members.iter().map(|member| member.frame).filter(|frame| collected.listed.has(*frame));
+    working.extend(listed.filter(|frame| in_set.set(*frame)));
     rest.extend(collected.frames.iter().copied().filter(|frame| !in_set.has(*frame)));
     let (working_classes, rest_classes) = (collected.classes(&working)?, collected.classes(&rest)?);
     let request = SwapOut {

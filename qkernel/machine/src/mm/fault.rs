@@ -216,11 +216,15 @@ impl Space {
         }
         self.ahead(&extent, shows).begin();
         let (id, along) = (self.id, touches::Along::with(self.id, page));
+        let (sees_writes, is_shared) = (touches::sees_writes(), vma.is_shared());
         self.table.for_each(extent.start, extent.end, |addr, entry| {
             let Some(frame) = entry.coming() else { return };
             let shown = if addr == page { page_is_shown } else { is_shown(frame) };
             if addr == page || along.includes(addr) && (shown || !residency::is_swapped(frame)) {
                 *entry = if shown { entry.shown_by_template() } else { entry.brought_in() };
+                if sees_writes && !is_shared {
+                    entry.0 &= !Entry::WRITABLE;
+                }
                 touches::came(id, addr, frame, addr == page);
             }
         });
@@ -275,6 +279,7 @@ impl Space {
                 if let Some(family) = &self.family {
                     family.note(page);
                 }
+                touches::wrote(frame);
                 if frames::is_exclusive(frame) {
                     self.take_over_around(vma, page);
                     return Ok(());
@@ -292,8 +297,9 @@ impl Space {
 
     /// Makes the exclusive frames around `page` writable: after a `fork` whose child is gone, one fault does for many.
     fn take_over_around(&mut self, vma: &Vma, page: u64) {
-        let start = page.saturating_sub(NEIGHBOURS * PAGE).max(vma.start);
-        let end = (page + NEIGHBOURS * PAGE).min(vma.end);
+        let around = if touches::sees_writes() { 0 } else { NEIGHBOURS * PAGE };
+        let start = page.saturating_sub(around).max(vma.start);
+        let end = (page + PAGE + around).min(vma.end);
         self.protect(start, end, |entry| {
             let ours = entry.has(Entry::PRESENT)
                 && !entry.has(Entry::WRITABLE)

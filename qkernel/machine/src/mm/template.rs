@@ -16,11 +16,15 @@ use super::away::{Away, Stop};
 use super::object::{MemoryObject, copy_page, copy_to};
 use super::page::{PAGE, page_down};
 use super::pagetable::{Entry, Region};
-use super::physical::frames::{self, Frame};
+use super::physical::frames::{self, Frame, SCARCE_FRAMES};
 use super::physical::residency::{self, Residence};
-use super::touches::{NO_SPACE, Touch};
+use super::touches::{self, NO_SPACE, Touch};
 use super::vma::Vma;
 use crate::errno::Errno;
+
+/// After so many pages that were written one behind the other, half as many as there are come along with the next.
+const AHEAD_FROM: u64 = 4;
+const AHEAD_MAX: u64 = 32;
 
 /// Frames of which there may be a page, as the VMM says; 0: there is no template.
 static FRAMES: AtomicU32 = AtomicU32::new(0);
@@ -46,7 +50,7 @@ pub(super) fn serves(vma: &Vma) -> bool {
     is_there() && !vma.is_shared() && !matches!(vma.object, Some(MemoryObject::Store(_))) && !vma.is_kernels()
 }
 
-/// Has the host say of those of `members` which it shows, before any of them comes back. No task runs if `alone`.
+/// Has the host say which it shows of those of `members` that were only read, before any of them comes back. No task runs if `alone`.
 pub(super) fn show_set(members: &[Touch], alone: bool) {
     if !is_there() {
         return;
@@ -62,7 +66,11 @@ pub(super) fn show_set(members: &[Touch], alone: bool) {
             if last.is_none_or(|vma| !(vma.start..vma.end).contains(&touch.page)) {
                 last = locked.find(touch.page);
             }
-            if last.is_some_and(serves) && may_have(frames::at(touch.frame)) && list.try_reserve(1).is_ok() {
+            if touch.is_read
+                && last.is_some_and(serves)
+                && may_have(frames::at(touch.frame))
+                && list.try_reserve(1).is_ok()
+            {
                 list.push(touch.frame);
             }
         }
@@ -84,11 +92,40 @@ impl Space {
         let (Some(frame), Some(shown)) = (entry.held(), entry.region()) else {
             return Err(Errno::EFAULT.into());
         };
-        let copied = self.copy_of_template(vma, page, frame, shown);
-        match copied {
+        match self.copy_of_template(vma, page, frame, shown) {
             // The file is not what it was.
             Err(Stop::Failed(Errno::EFAULT)) => Err(self.lose_template(page)),
+            Ok(()) => {
+                self.copy_behind(vma, page);
+                Ok(())
+            }
             copied => copied,
+        }
+    }
+
+    /// Copies pages behind one that has been written, as if they were, where those before it were: who writes page by page has fewer faults.
+    fn copy_behind(&mut self, vma: &Vma, page: u64) {
+        let before = (1..=AHEAD_MAX).take_while(|count| {
+            let Some(addr) = page.checked_sub(count * PAGE).filter(|addr| *addr >= vma.start) else {
+                return false;
+            };
+            let entry = self.table.get(addr);
+            entry.has(Entry::WRITABLE) && entry.frame().is_some()
+        });
+        let count = before.count() as u64;
+        if count < AHEAD_FROM || touches::sees_writes() || frames::available() < SCARCE_FRAMES {
+            return;
+        }
+        for addr in (1..=count / 2).map(|count| page + count * PAGE).take_while(|addr| *addr < vma.end) {
+            let entry = self.table.get(addr);
+            let (Some(frame), true) = (entry.held(), entry.is_of_template() && entry.has(Entry::PRESENT))
+            else {
+                return;
+            };
+            let shown = Region::of(entry.phys());
+            if !frames::is_exclusive(frame) || self.copy_of_template(vma, addr, frame, shown).is_err() {
+                return;
+            }
         }
     }
 
@@ -102,6 +139,7 @@ impl Space {
         if let Some(family) = &self.family {
             family.note(page);
         }
+        touches::wrote(frame);
         let flags = vma.entry_flags(true);
         if frames::is_exclusive(frame) {
             if residency::residence(frame) == Residence::Resident {

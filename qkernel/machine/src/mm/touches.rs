@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use abi::report::WORKING_SET_MAX_PAGES;
+use abi::report::{WORKING_SET_MAX_PAGES, WRITTEN};
 use abi::word::{high32, low32};
 
 use super::page::PAGE;
@@ -44,6 +44,8 @@ pub(super) const NO_SPACE: u64 = 0;
 static SET: SpinLock<WorkingSet> = SpinLock::new(Rank::WorkingSet, WorkingSet::new());
 /// The [`Probe`] of the current wake.
 static PROBE: AtomicU64 = AtomicU64::new(Probe::NONE.word());
+/// The current wake is recorded, and writes are to be seen.
+static RECORDING: AtomicBool = AtomicBool::new(false);
 /// There is no set yet, and neighbours that become present with touched pages join it, too.
 static GUESSING: AtomicBool = AtomicBool::new(true);
 
@@ -64,6 +66,8 @@ pub struct Touch {
     pub frame: u32,
     /// How many times in a row it was probed and not touched.
     idle_probes: u8,
+    /// It was only read when it was used last: where the template has it, that is shown.
+    pub(super) is_read: bool,
     /// The address space and the page's address in it, by which it was touched.
     pub(super) space: u64,
     pub(super) page: u64,
@@ -71,7 +75,12 @@ pub struct Touch {
 
 impl Touch {
     pub(super) const fn new(space: u64, page: u64, frame: u32) -> Self {
-        Self { frame, idle_probes: NEW_PROBES, space, page }
+        Self { frame, idle_probes: NEW_PROBES, is_read: false, space, page }
+    }
+
+    /// With whether the page is only read.
+    pub(super) const fn read_only(self, is_read: bool) -> Self {
+        Self { is_read, ..self }
     }
 
     /// The identity of a page: its frame changes by copy-on-write.
@@ -204,6 +213,8 @@ struct WorkingSet {
     sequences: [Sequence; SEQUENCES],
     /// Since the set was stored, in order.
     touched: Vec<Touch>,
+    /// Frames that were written while that is recorded.
+    written: BTreeSet<u32>,
     /// The set that is stored.
     members: Members,
     /// Wakes with a set since the last quick round began; a wake that shows every page does for a round.
@@ -223,6 +234,7 @@ impl WorkingSet {
         Self {
             sequences: [Sequence::NONE; SEQUENCES],
             touched: Vec::new(),
+            written: BTreeSet::new(),
             members: Members::new(),
             wakes: 0,
             recorded: 0,
@@ -250,6 +262,7 @@ impl WorkingSet {
 
     fn store(&mut self, members: &[Touch]) {
         (self.members, self.touched) = (Members::of(members), Vec::new());
+        self.written = BTreeSet::new();
         (self.is_for_image, self.learning) = (false, Learning::Usual);
     }
 
@@ -281,11 +294,12 @@ impl WorkingSet {
         page..page + bytes
     }
 
-    /// The frames that were touched, each once, in the order of touch.
+    /// The frames that were touched, each once, in the order of touch, as they are recorded.
     fn frames(&self) -> Vec<u32> {
         let mut seen = BTreeSet::new();
         let frames = self.touched.iter().map(|touch| touch.frame).filter(|frame| seen.insert(*frame));
-        frames.take(WORKING_SET_MAX_PAGES).collect()
+        let numbered = |frame| if self.written.contains(&frame) { frame | WRITTEN } else { frame };
+        frames.take(WORKING_SET_MAX_PAGES).map(numbered).collect()
     }
 
     /// Chooses the pages that the wake that begins probes.
@@ -315,9 +329,9 @@ impl WorkingSet {
         Probe { part: wake % parts, parts }
     }
 
-    /// The next set; `now` says what frame a page has now, if any. Members keep their places, since of most nobody knows
+    /// The next set; `now` says what frame a page has now, if any, and whether it is only read. Members keep their places, since of most nobody knows
     /// when they were used; a page that is new comes after the member that was touched last before it.
-    fn next(&self, probe: Probe, now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
+    fn next(&self, probe: Probe, now: impl Fn(&Touch) -> Option<(u32, bool)>) -> Vec<Touch> {
         // By identity: which touch it is.
         let mut by_key: Vec<_> = self.touched.iter().map(Touch::key).zip(0_usize..).collect();
         by_key.sort_unstable();
@@ -347,8 +361,9 @@ impl WorkingSet {
         }
         // A stable sort: of one place the member comes first, and then those new after it, in order.
         next.sort_by_key(|(place, _)| *place);
-        let next =
-            next.into_iter().filter_map(|(_, touch)| now(&touch).map(|frame| Touch { frame, ..touch }));
+        let next = next
+            .into_iter()
+            .filter_map(|(_, touch)| now(&touch).map(|(frame, is_read)| Touch { frame, is_read, ..touch }));
         next.take(TOUCHES_MAX).collect()
     }
 }
@@ -365,6 +380,23 @@ pub fn came(space: u64, page: u64, frame: Frame, touched: bool) {
 /// A system call reached the frame without an entry, for the first time since its content was stored.
 pub fn touched_in_store(frame: u32) {
     SET.lock().touch(Touch::new(NO_SPACE, 0, frame));
+}
+
+/// Whether the first write to each page is to be seen, by a fault of its own.
+pub fn sees_writes() -> bool {
+    RECORDING.load(Ordering::Relaxed)
+}
+
+/// The frame is written, where that is to be seen.
+pub fn wrote(frame: Frame) {
+    if sees_writes()
+        && let Some(frame) = frames::index(frame)
+    {
+        let mut set = SET.lock();
+        if set.written.len() < WORKING_SET_MAX_PAGES {
+            set.written.insert(frame);
+        }
+    }
 }
 
 /// Whether the first use of this page in this wake is to be seen: only its own fault may make its entry present.
@@ -397,6 +429,7 @@ pub fn begin_wake(with_reap: bool) {
     // What comes along unseen is taken to be touched as well.
     let guesses = set.members.len() == 0 || set.learning == Learning::Recording;
     GUESSING.store(guesses, Ordering::Relaxed);
+    RECORDING.store(set.learning == Learning::Recording, Ordering::Relaxed);
     let probe = set.probe(with_reap);
     PROBE.store(probe.word(), Ordering::Relaxed);
 }
@@ -413,9 +446,13 @@ pub fn record() {
     SET.lock().learning = Learning::Recording;
 }
 
-/// The frames that were touched first since then, in order.
+/// The frames that were touched first since then, in order, those that were written with [`WRITTEN`]. The record is over.
 pub fn recorded() -> Vec<u32> {
-    SET.lock().frames()
+    RECORDING.store(false, Ordering::Relaxed);
+    let mut set = SET.lock();
+    let frames = set.frames();
+    set.written = BTreeSet::new();
+    frames
 }
 
 /// The set that is stored, in order.
@@ -423,8 +460,8 @@ pub(super) fn members() -> Vec<Touch> {
     SET.lock().members.touches().collect()
 }
 
-/// The next working set; `now` says which frame a page has now, if any.
-pub(super) fn next(now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
+/// The next working set; `now` says which frame a page has now, if any, and whether it is only read.
+pub(super) fn next(now: impl Fn(&Touch) -> Option<(u32, bool)>) -> Vec<Touch> {
     SET.lock().next(Probe::current(), now)
 }
 

@@ -4,8 +4,8 @@ fn frames_of(set: &[Touch]) -> Vec<u32> {
     set.iter().map(|touch| touch.frame).collect()
 }
 
-fn same(touch: &Touch) -> Option<u32> {
-    Some(touch.frame)
+fn same(touch: &Touch) -> Option<(u32, bool)> {
+    Some((touch.frame, false))
 }
 
 fn set_of(touches: &[(u64, u32)]) -> WorkingSet {
@@ -39,9 +39,20 @@ impl WorkingSet {
 }
 
 #[test]
+fn what_was_only_read_is_remembered_as_such_and_what_was_written_is_recorded_as_such() {
+    let mut set = set_of(&[(0x7000, 7), (0x8000, 8), (0x9000, 9)]);
+    let next = set.next(Probe::NONE, |touch| Some((touch.frame, touch.frame != 8)));
+    set.store(&next);
+    assert_eq!(set.members.touches().map(|touch| touch.is_read).collect::<Vec<_>>(), [true, false, true]);
+    let mut set = set_of(&[(0x7000, 7), (0x8000, 8)]);
+    set.written.insert(8);
+    assert_eq!(set.frames(), [7, 8 | WRITTEN]);
+}
+
+#[test]
 fn what_is_new_comes_after_what_was_touched_before_it_and_what_is_gone_does_not() {
     let mut set = set_of(&[(0x7000, 7), (0x3000, 3), (0x9000, 9)]);
-    let next = set.next(Probe::NONE, |touch| (touch.frame != 9).then_some(touch.frame));
+    let next = set.next(Probe::NONE, |touch| (touch.frame != 9).then_some((touch.frame, false)));
     assert_eq!(frames_of(&next), [7, 3]);
     assert_eq!(set.turn(Probe::NONE), [7, 3, 9]);
     set.touched = [1, 3, 5, 4, 9, 6].map(|frame| Touch::new(1, u64::from(frame) * PAGE, frame)).to_vec();
@@ -62,7 +73,7 @@ fn neighbours_take_the_room_of_one() {
 #[test]
 fn a_page_that_was_copied_is_in_the_set_with_its_new_frame() {
     let set = set_of(&[(0x7000, 7)]);
-    assert_eq!(frames_of(&set.next(Probe::NONE, |touch| (touch.page == 0x7000).then_some(8))), [8]);
+    assert_eq!(frames_of(&set.next(Probe::NONE, |touch| (touch.page == 0x7000).then_some((8, false)))), [8]);
 }
 
 #[test]

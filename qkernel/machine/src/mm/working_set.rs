@@ -7,6 +7,7 @@
 //! of a small part, another one in each wake, are *probed*: their content comes back, but they fault at their first use
 //! ([`touches`]); pages that were probed in vain leave.
 
+use abi::report::WRITTEN;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -41,7 +42,7 @@ static EARLY: AtomicBool = AtomicBool::new(false);
 /// CPUs that are at it.
 static HELPERS: AtomicUsize = AtomicUsize::new(0);
 
-/// The next working set, of those frames that are `here`; [`store`] makes it so.
+/// The next working set, of those frames that are `here`, and of those that the template shows; [`store`] makes it so.
 pub fn next(
     spaces: &[Arc<AddressSpace>],
     locked: &[MutexGuard<'_, Space>],
@@ -50,10 +51,13 @@ pub fn next(
     let by_id: BTreeMap<u64, usize> = spaces.iter().enumerate().map(|(at, space)| (space.id(), at)).collect();
     let now = |touch: &Touch| {
         if touch.space == NO_SPACE {
-            return Some(touch.frame).filter(|frame| here(*frame));
+            return Some((touch.frame, false)).filter(|(frame, _)| here(*frame));
         }
         let entry = locked.get(*by_id.get(&touch.space)?)?.entry(touch.page);
-        frames::index(entry.held()?).filter(|frame| here(*frame))
+        let frame = frames::index(entry.held()?)?;
+        // What the template shows has not come, and is shown the next time.
+        let is_read = !here(frame) && entry.is_of_template();
+        (is_read || here(frame)).then_some((frame, is_read))
     };
     touches::next(now)
 }
@@ -83,28 +87,32 @@ pub fn all(
     if count > most { Vec::new() } else { all }
 }
 
-/// Makes those of `recorded` that are away the set of the wake that comes next. No task runs. They may be any numbers.
+/// Makes those of `recorded` that are away the set of the wake that comes next; which of them were written, [`WRITTEN`] says. No task runs.
+/// They may be any numbers.
 pub fn adopt(mut recorded: Vec<u32>) {
-    let is_away =
-        |index: &u32| (*index as usize) < frames::reach() && residency::is_swapped(frames::at(*index));
-    recorded.retain(is_away);
-    recorded.sort_unstable();
-    recorded.dedup();
+    let is_away = |index: u32| (index as usize) < frames::reach() && residency::is_swapped(frames::at(index));
+    recorded.retain(|number| is_away(*number & !WRITTEN));
+    recorded.sort_unstable_by_key(|number| *number & !WRITTEN);
+    recorded.dedup_by_key(|number| *number & !WRITTEN);
+    let find = |frame: &u32| recorded.binary_search_by_key(frame, |number| *number & !WRITTEN).ok();
     let (mut members, mut mapped) = (Vec::new(), BTreeSet::new());
     for space in AddressSpace::all() {
         // Nobody uses it.
         let Some(mut locked) = space.try_lock() else { continue };
         locked.for_each_page(|page, frame| {
-            let frame = frames::index(frame).filter(|frame| recorded.binary_search(frame).is_ok());
-            if let Some(frame) = frame.filter(|_| members.len() < TOUCHES_MAX) {
-                members.push(Touch::new(space.id(), page, frame));
+            if let Some(frame) = frames::index(frame)
+                && let Some(at) = find(&frame)
+                && members.len() < TOUCHES_MAX
+            {
+                let is_read = recorded[at] & WRITTEN == 0;
+                members.push(Touch::new(space.id(), page, frame).read_only(is_read));
                 mapped.insert(frame);
             }
         });
     }
     // Files in memory, which system calls reach.
-    let others = recorded.iter().filter(|frame| !mapped.contains(*frame));
-    members.extend(others.map(|frame| Touch::new(NO_SPACE, 0, *frame)));
+    let others = recorded.iter().map(|number| *number & !WRITTEN).filter(|frame| !mapped.contains(frame));
+    members.extend(others.map(|frame| Touch::new(NO_SPACE, 0, frame)));
     touches::adopt(&members);
 }
 

@@ -416,12 +416,11 @@ impl Opened {
 
     /// Has the host read the pages that will be brought first, from the file that is shared if there is one.
     pub(crate) fn read_ahead(&self, template: Option<&File>) {
-        match (&self.working_set, template) {
-            (WorkingSet::Recorded(pages), Some(template)) => checkpoint::read_ahead(template, pages),
-            (WorkingSet::Recorded(pages), None) => {
-                self.files.read_ahead(pages, &self.manifest.files.packed());
-            }
-            (WorkingSet::Missing(..), _) => {}
+        let WorkingSet::Recorded(pages) = &self.working_set else { return };
+        let pages: Vec<u32> = pages.iter().map(|page| working_set::number(*page)).collect();
+        match template {
+            Some(template) => checkpoint::read_ahead(template, &pages),
+            None => self.files.read_ahead(&pages, &self.manifest.files.packed()),
         }
     }
 

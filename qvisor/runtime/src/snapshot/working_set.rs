@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
+use abi::report::WRITTEN;
 use blake3::Hash;
 use rustix::fs::{self, Access, AtFlags};
 use vmm::directory::Directory;
@@ -25,7 +26,7 @@ pub(super) const WORKING_SET: &str = "ws";
 pub(super) const FRESH: &str = ".ws";
 
 const KIND: &[u8; 8] = b"DORMWSET";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes before the first page's number, of a number, and of the seal.
 const HEAD_BYTES: usize = 16;
 const NUMBER_BYTES: usize = 4;
@@ -33,6 +34,11 @@ const SEAL_BYTES: usize = blake3::OUT_LEN;
 /// Most pages.
 const PAGES_MAX: usize = abi::report::WORKING_SET_MAX_PAGES;
 const LENGTH_MAX: usize = HEAD_BYTES + PAGES_MAX * NUMBER_BYTES + SEAL_BYTES;
+
+/// The number of a page, without [`WRITTEN`].
+pub(super) const fn number(page: u32) -> u32 {
+    page & !WRITTEN
+}
 
 /// Why a working set is not used.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +72,7 @@ impl Of {
         self.key.seal(&[body, self.manifest.as_bytes()].concat())
     }
 
-    /// The file of these pages, whose numbers ascend.
+    /// The file of these pages, whose numbers ascend but for [`WRITTEN`].
     fn encode(&self, pages: &[u32]) -> Vec<u8> {
         let count = u32::try_from(pages.len()).unwrap_or(u32::MAX);
         let mut bytes = [&KIND[..], &VERSION.to_le_bytes(), &count.to_le_bytes()].concat();
@@ -101,16 +107,17 @@ impl Of {
 
     /// Whether these numbers ascend and are those of pages.
     fn can_be(&self, pages: &[u32]) -> bool {
-        pages.is_sorted_by(|a, b| a < b) && pages.last().is_none_or(|last| *last < self.end)
+        pages.is_sorted_by(|a, b| number(*a) < number(*b))
+            && pages.last().is_none_or(|last| number(*last) < self.end)
     }
 
     /// The pages in what a VMM has said, which may be anything.
     fn told(&self, bytes: &[u8]) -> Vec<u32> {
         let numbers = bytes.as_chunks::<NUMBER_BYTES>().0.iter().take(PAGES_MAX);
         let mut pages: Vec<u32> = numbers.map(|number| u32::from_le_bytes(*number)).collect();
-        pages.sort_unstable();
-        pages.dedup();
-        pages.retain(|page| *page < self.end);
+        pages.sort_unstable_by_key(|page| number(*page));
+        pages.dedup_by_key(|page| number(*page));
+        pages.retain(|page| number(*page) < self.end);
         pages
     }
 
@@ -232,7 +239,7 @@ mod tests {
         of.write(&directory, &[1]).unwrap();
         assert!(of.read(&directory).unwrap().is_none());
         File::create_new(temp.path().join(MANIFEST)).unwrap();
-        for pages in [&[3, 4, 999][..], &[7]] {
+        for pages in [&[3, 4 | WRITTEN, 999][..], &[7]] {
             File::create(temp.path().join(FRESH)).unwrap();
             of.write(&directory, pages).unwrap();
             assert_eq!(of.read(&directory).unwrap().unwrap(), pages);
@@ -272,14 +279,21 @@ mod tests {
             [head, pages.iter().flat_map(|page| page.to_le_bytes()).collect()].concat()
         };
         assert_eq!(of.parse(&sealed(&body(2, &[3, 4]))).unwrap(), [3, 4]);
-        let bad = [body(1, &[3, 4]), body(2, &[4, 3]), body(2, &[3, 3]), body(1, &[1000]), body(3, &[3, 4])];
+        let bad = [
+            body(1, &[3, 4]),
+            body(2, &[4, 3]),
+            body(2, &[3, 3 | WRITTEN]),
+            body(2, &[3, 3]),
+            body(1, &[1000]),
+            body(3, &[3, 4]),
+        ];
         for body in &bad {
             assert!(matches!(of.parse(&sealed(body)), Err(BadWorkingSet::Pages)));
         }
         let mut longer = body(1, &[3]);
         longer.push(0);
         assert!(matches!(of.parse(&sealed(&longer)), Err(BadWorkingSet::Pages)));
-        for body in [&b""[..], b"DORMWSET", b"DORMWSET\x02\0\0\0\0\0\0\0", b"DORMPAGE\x01\0\0\0\0\0\0\0"] {
+        for body in [&b""[..], b"DORMWSET", b"DORMWSET\x01\0\0\0\0\0\0\0", b"DORMPAGE\x01\0\0\0\0\0\0\0"] {
             assert!(matches!(of.parse(&sealed(body)), Err(BadWorkingSet::Version)));
         }
     }
@@ -288,7 +302,7 @@ mod tests {
     fn a_vmm_may_say_anything() {
         let of = of(1, b"a");
         let bytes = |pages: &[u32]| pages.iter().flat_map(|page| page.to_le_bytes()).collect::<Vec<_>>();
-        assert_eq!(of.told(&bytes(&[9, 3, 9, 1000, u32::MAX])), [3, 9]);
+        assert_eq!(of.told(&bytes(&[9, 3 | WRITTEN, 9, 1000, u32::MAX])), [3 | WRITTEN, 9]);
         assert_eq!(of.told(&[1, 2, 3]), [0; 0]);
         let many: Vec<u32> = (0..2 * u32::try_from(PAGES_MAX).unwrap()).collect();
         assert!(of.told(&bytes(&many)).len() <= PAGES_MAX);
