@@ -32,6 +32,8 @@ class World:
         self.directory, self.platform, self.rounds, self.cycles = directory, options.platform, options.rounds, options.cycles
         # Commands that `dormouse` is begun by.
         self.by = ()
+        # With whom pages of snapshots are shared, if nobody says.
+        self.share = options.share
         self.tag = f"snap{os.getpid()}"
         self.state, self.snapshots, self.swap = directory / "state", directory / "snapshots", directory / "swap"
         self.environment = {"DORMOUSE_ROOT": str(self.state), "DORMOUSE_SNAPSHOTS": str(self.snapshots)}
@@ -40,12 +42,19 @@ class World:
         self.containers = []
         self.notes = []
 
+    def shared(self, words):
+        """The words of a command, with whom it shares the pages of the snapshot that it begins with."""
+        begins = words[0] == "restore" or words[0] == "do" and "--from" in words
+        return (words[0], "--share", self.share, *words[1:]) if begins and self.share and "--share" not in words else words
+
     def dormouse(self, *words, code=0, patience=60, stdin=None):
+        words = self.shared(words)
         return finish(*self.by, DORMOUSE, *words, code=code, patience=patience, stdin=stdin, environment=self.environment,
                       called=f"dormouse {words[0]}")
 
     def launch(self, *words, log):
         """Begins a container that outlives the command: its streams go to a file."""
+        words = self.shared(words)
         with open(log, "ab") as output:
             done = subprocess.run([str(word) for word in (*self.by, DORMOUSE, *words)], stdin=subprocess.DEVNULL, stdout=output,
                                   stderr=output, env={**os.environ, **self.environment}, timeout=60)

@@ -80,7 +80,8 @@ pub fn all(
             let Some(frame) = frame else { return };
             count += 1;
             if count <= most {
-                all.push(Touch::new(space.id(), page, frame));
+                // Nobody knows whether it will be written.
+                all.push(Touch::new(space.id(), page, frame).read_only(true));
             }
         });
     }
