@@ -18,6 +18,7 @@ mod base;
 mod below;
 mod bits;
 mod bounce;
+pub mod capture;
 mod disk;
 mod error;
 mod export;
