@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use runtime::state::Root;
 use serde::Serialize;
 use vmm::jail::{landlock, mitigations};
 use vmm::mounts;
@@ -25,6 +26,7 @@ struct Findings {
     cgroup: Finding,
     fsgsbase: Finding,
     large_folios: Finding,
+    capture: Finding,
     iaa: Accelerator,
     platform: &'static str,
     reason: String,
@@ -60,6 +62,7 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         ("cgroup", &findings.cgroup),
         ("fsgsbase", &findings.fsgsbase),
         ("large folios", &findings.large_folios),
+        ("capture", &findings.capture),
     ];
     let iaa = &findings.iaa;
     let lines = lines.into_iter().map(|(name, finding)| (name, finding.ok, &finding.detail));
@@ -84,6 +87,7 @@ fn examine() -> Findings {
         cgroup: cgroup(),
         fsgsbase: fsgsbase(),
         large_folios: large_folios(),
+        capture: capture(),
         iaa: accelerator::examine(Path::new("/sys"), Path::new("/dev")),
         platform,
         reason: report.to_string(),
@@ -163,6 +167,19 @@ fn large_folios() -> Finding {
         ),
         Folios::Asked => Finding::new(true, "shared memory has them where it is asked for"),
         Folios::Always => Finding::new(true, "all shared memory has them"),
+    }
+}
+
+/// Whether fills of the page cache can be seen, for `snapshot record`.
+fn capture() -> Finding {
+    // Where snapshots are, if there are any: not every file system has its pages in the page cache's usual way.
+    let snapshots = Root::default_snapshots().ok().and_then(|dir| fs::File::open(dir).ok());
+    let looked = snapshots.map_or_else(|| fs::File::open("/var/tmp"), Ok).map_err(|error| error.to_string());
+    match looked.and_then(|dir| swap::capture::check(dir).map_err(|error| error.to_string())) {
+        Ok(()) => Finding::new(true, "eBPF sees which pages of a snapshot come into the page cache"),
+        Err(why) => {
+            Finding::new(false, format!("{why}; working sets are recorded by the kernel's list alone"))
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod run;
 mod show;
 mod snapshot;
 mod snapshot_args;
+mod snapshot_record;
 mod top;
 mod update;
 mod values;
@@ -106,7 +107,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
         Command::Checkpoint(args) => snapshot::checkpoint(&root?, config, args),
         Command::Restore(args) => snapshot::restore(&root?, config, systemd, *args, preserved),
-        Command::Snapshot { command } => snapshot::run(config, command),
+        Command::Snapshot { command } => snapshot::run(root.map_err(Into::into), config, systemd, command),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Why { id, json } => show::why(&root?, &id, json),
         Command::Events { id, stats, interval } => events::events(&root?, &id, stats, interval),

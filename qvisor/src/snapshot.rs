@@ -9,12 +9,13 @@ use std::time::Instant;
 use runtime::container::{self, Attended, CheckpointOptions, CreateOptions, Surroundings, Taken};
 use runtime::front::{self, DoError, FromOptions};
 use runtime::preserved::Preserved;
-use runtime::settings::{Asked, NodeConfig};
+use runtime::settings::{Asked, NodeConfig, Sharing};
 use runtime::snapshot::{self, Manifest, Opened, SnapshotError, Store, Unfit, WorkingSet};
 use runtime::state::{Id, Root};
 use serde_json::json;
 use vmm::checkpoint::ImageTerms;
 use vmm::hibernate::{Wishes, micros};
+use vmm::jail::UserNamespace;
 
 use crate::args::DoArgs;
 use crate::bundle::coded;
@@ -24,6 +25,7 @@ use crate::failure::{Failure, remark, say, warn};
 use crate::log;
 use crate::show::millis;
 use crate::snapshot_args::{CheckpointArgs, Established, RestoreArgs, SnapshotCommand, named_place, place};
+use crate::snapshot_record;
 
 pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> Result<u8, Failure> {
     let since = Instant::now();
@@ -95,6 +97,9 @@ pub fn restore(
     let node = NodeConfig::load(config)?;
     let place = place(args.image_path, args.snapshot.as_deref().unwrap_or(&args.id))?;
     let mut opened = Store::of_user(&node)?.open(&place, args.key_file.as_deref())?;
+    if let Some(by) = args.prefetch {
+        opened.prefetch(by.into())?;
+    }
     if let (Some(_), WorkingSet::Missing(_, recording)) = (&args.after, &mut opened.working_set) {
         // The command would be in it, and most of the programs would not.
         *recording = None;
@@ -165,7 +170,10 @@ pub fn run_clone(
 ) -> Result<u8, Failure> {
     let node = NodeConfig::load(config)?;
     let store = Store::of_user(&node)?;
-    let opened = store.open(&named_place(name)?, args.origin.key_file.as_deref())?;
+    let mut opened = store.open(&named_place(name)?, args.origin.key_file.as_deref())?;
+    if let Some(by) = args.origin.prefetch {
+        opened.prefetch(by.into())?;
+    }
     check_command(&args)?;
     let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let command = |root: &Root, id: &Id| {
@@ -179,27 +187,65 @@ pub fn run_clone(
         };
         exec::run_in(root, exec, Preserved::default())
     };
+    let clone = CloneOptions {
+        id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
+        disk_bytes: args.disk,
+        userns: args.userns.into(),
+        share: args.origin.share.clone(),
+        hibernation: args.hibernation.wishes()?,
+        surroundings: args.origin.surroundings(),
+    };
     let has_command = !args.command.is_empty();
+    let command = has_command.then_some(&command as front::Beside<'_, Failure>);
+    run_clone_of(root, (node, systemd_cgroup), &store, opened, clone, command)
+}
+
+/// How a clone is run.
+pub struct CloneOptions {
+    pub id: Id,
+    /// Bytes that what it changes may take up on the host's disk.
+    pub disk_bytes: u64,
+    pub userns: UserNamespace,
+    pub share: Option<Sharing>,
+    pub hibernation: Wishes,
+    pub surroundings: Surroundings,
+}
+
+/// Runs a clone until its first process ends, or `command`, which is run beside it.
+pub fn run_clone_of(
+    root: &Root,
+    (node, systemd_cgroup): (NodeConfig, bool),
+    store: &Store,
+    opened: Opened,
+    clone: CloneOptions,
+    command: Option<front::Beside<'_, Failure>>,
+) -> Result<u8, Failure> {
+    let CloneOptions { id, disk_bytes, userns, share, mut hibernation, surroundings } = clone;
     if opened.manifest.container.command.is_some() {
-        let sharing = args.origin.share.clone().unwrap_or_default();
-        let template = store.template(&opened, &sharing)?.map(Arc::new);
-        let options = FromOptions { template, ..from_options(&args, opened)? };
-        let result = front::run_from(root, options, has_command.then_some(&command as _), warn);
+        let template = store.template(&opened, &share.unwrap_or_default())?.map(Arc::new);
+        let Surroundings { accepts_changed, ports } = surroundings;
+        let options = FromOptions {
+            id,
+            opened: Arc::new(opened),
+            template,
+            disk_bytes,
+            userns,
+            hibernation,
+            accepts_changed,
+            ports,
+            log_level: log::level_of_sandboxes(),
+            has_command: command.is_some(),
+        };
+        let result = front::run_from(root, options, command, warn);
         // What was to be removed meanwhile is not used here any more.
         store.sweep();
         return result;
     }
-    let mut hibernation = args.hibernation.wishes()?;
     keep_sealed(&opened, &mut hibernation)?;
     let options = CreateOptions {
-        asked: Asked {
-            userns: args.userns.into(),
-            share: args.origin.share.clone(),
-            hibernation,
-            ..Asked::default()
-        },
+        asked: Asked { userns, share, hibernation, ..Asked::default() },
         root: root.clone(),
-        id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
+        id,
         bundle: opened.bundle(None)?.to_owned(),
         pid_file: None,
         console_socket: None,
@@ -207,7 +253,7 @@ pub fn run_clone(
         node,
         snapshot: Some(Arc::new(opened)),
         snapshot_container: None,
-        surroundings: args.origin.surroundings(),
+        surroundings,
         clone: None,
         strace: false,
         log_level: log::level_of_sandboxes(),
@@ -215,8 +261,8 @@ pub fn run_clone(
         warn,
     };
     let layers = Root::default_layers()?;
-    let attended = if has_command { Attended::Further(&command) } else { Attended::First };
-    container::run_clone(options, &layers, args.disk, &attended, warn)
+    let attended = command.map_or(Attended::First, Attended::Further);
+    container::run_clone(options, &layers, disk_bytes, &attended, warn)
 }
 
 /// Refuses options about a command where there is none, and such as no command can have.
@@ -236,24 +282,14 @@ fn check_command(args: &DoArgs) -> Result<(), Failure> {
 }
 
 /// The options of `do --from` for a snapshot of a sandbox of `do`.
-fn from_options(args: &DoArgs, opened: Opened) -> Result<FromOptions, Failure> {
-    let Surroundings { accepts_changed, ports } = args.origin.surroundings();
-    Ok(FromOptions {
-        id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
-        opened: Arc::new(opened),
-        template: None,
-        disk_bytes: args.disk,
-        userns: args.userns.into(),
-        hibernation: args.hibernation.wishes()?,
-        accepts_changed,
-        ports,
-        log_level: log::level_of_sandboxes(),
-        has_command: !args.command.is_empty(),
-    })
-}
-
-pub fn run(config: Option<&Path>, command: SnapshotCommand) -> Result<u8, Failure> {
-    let store = Store::of_user(&NodeConfig::load(config)?)?;
+pub fn run(
+    root: Result<Root, Failure>,
+    config: Option<&Path>,
+    systemd_cgroup: bool,
+    command: SnapshotCommand,
+) -> Result<u8, Failure> {
+    let node = NodeConfig::load(config)?;
+    let store = Store::of_user(&node)?;
     match command {
         SnapshotCommand::List { json } => list(&store, json),
         SnapshotCommand::Inspect { which, json } => {
@@ -271,6 +307,9 @@ pub fn run(config: Option<&Path>, command: SnapshotCommand) -> Result<u8, Failur
             let place = which.place()?;
             let manifest = store.verify(&place, key_file.as_deref())?;
             say(&format!("{place}: all {} pages are as they were made\n", manifest.head.pages))
+        }
+        SnapshotCommand::Record(args) => {
+            snapshot_record::record(&root?, (node, systemd_cgroup), &store, &args)
         }
         SnapshotCommand::Remove { name } => {
             store.remove(&snapshot::name(&name)?)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use runtime::container::Surroundings;
 use runtime::settings::{Asked, Sharing};
-use runtime::snapshot::{Place, SnapshotError};
+use runtime::snapshot::{Place, Prefetch, SnapshotError};
 use vmm::checkpoint::Style;
 
 use crate::choices::UserNamespaceChoice;
@@ -85,6 +85,9 @@ pub struct RestoreArgs {
     /// learn from each other's use [default: as the annotations or the node's configuration say, or none]
     #[arg(long, value_name = "WHOM", value_parser = parse_sharing)]
     pub share: Option<Sharing>,
+    /// Which pages the host reads ahead [default: bpf if there are any, else list]
+    #[arg(long, value_enum)]
+    pub prefetch: Option<PrefetchChoice>,
     #[command(flatten)]
     pub hibernation: HibernationArgs,
 }
@@ -144,6 +147,9 @@ pub struct OriginArgs {
     /// learn from each other's use [default: none]
     #[arg(long, value_name = "WHOM", value_parser = parse_sharing, requires = "from")]
     pub share: Option<Sharing>,
+    /// Which pages the host reads ahead [default: bpf if there are any, else list]
+    #[arg(long, value_enum, requires = "from")]
+    pub prefetch: Option<PrefetchChoice>,
 }
 
 impl OriginArgs {
@@ -191,8 +197,52 @@ pub enum SnapshotCommand {
         #[arg(long, value_name = "FILE")]
         key_file: Option<PathBuf>,
     },
+    /// Record which pages a request needs: a clone begins with the snapshot, CMD runs here meanwhile, and the clone goes
+    Record(RecordArgs),
     /// Remove a snapshot; sandboxes that began with it go on
     Remove { name: String },
+}
+
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// Name of the snapshot, or its directory's absolute path
+    pub name: String,
+    /// How often CMD is run
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub requests: u32,
+    /// Give sockets of the snapshot that had the first port the second one
+    #[arg(long, value_name = "OLD=NEW", value_parser = parse_ports)]
+    pub port: Vec<(u16, u16)>,
+    /// Whether files that the snapshot has open may have changed since
+    #[arg(long, value_enum, default_value_t)]
+    pub changed_files: ChangedFiles,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Command that makes the request, with the clone's ID in DORMOUSE_ID; if it fails, nothing is recorded
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+/// The list by which the host reads pages ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrefetchChoice {
+    /// Those that were seen to come into the page cache (snapshot record)
+    Bpf,
+    /// Those that the kernel has seen touched
+    List,
+    /// None: pages come as they are touched
+    None,
+}
+
+impl From<PrefetchChoice> for Prefetch {
+    fn from(choice: PrefetchChoice) -> Self {
+        match choice {
+            PrefetchChoice::Bpf => Self::Bpf,
+            PrefetchChoice::List => Self::List,
+            PrefetchChoice::None => Self::None,
+        }
+    }
 }
 
 /// A snapshot by its name or by its directory.

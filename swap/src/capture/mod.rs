@@ -135,8 +135,9 @@ fn tracepoint() -> Result<(String, u64), CaptureError> {
     let host = |what| move |error: rustix::io::Errno| CaptureError::Host { what, source: error.into() };
     let context = mount::fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(host("open tracefs"))?;
     mount::fsconfig_create(context.as_fd()).map_err(host("open tracefs"))?;
-    let root = mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
-        .map_err(host("mount tracefs"))?;
+    let root =
+        mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
+            .map_err(host("mount tracefs"))?;
     let read = |name: &str| {
         let path = format!("{TRACEPOINT}/{name}");
         let file = fs::openat(&root, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
@@ -231,7 +232,11 @@ fn attach(program: &OwnedFd, id: u64) -> Result<OwnedFd, CaptureError> {
     let flags = 1 << 3;
     // SAFETY: the kernel reads the attributes; the numbers say: any process, on the first processor.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), -1, 0, -1, flags) };
-    let event = i32::try_from(fd).ok().filter(|fd| *fd >= 0).map(owned).ok_or_else(|| failed("open the tracepoint"))?;
+    let event = i32::try_from(fd)
+        .ok()
+        .filter(|fd| *fd >= 0)
+        .map(owned)
+        .ok_or_else(|| failed("open the tracepoint"))?;
     for (request, argument) in [(SET_BPF, program.as_raw_fd()), (ENABLE, 0)] {
         // SAFETY: both requests take an integer.
         if unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } < 0 {
@@ -264,7 +269,8 @@ impl Ring {
         let show = |len: usize, prot, at: usize| {
             let at = libc::off_t::try_from(at).unwrap_or(0);
             // SAFETY: a new mapping that replaces nothing.
-            let place = unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), at) };
+            let place =
+                unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), at) };
             if place == libc::MAP_FAILED { Err(failed("map the ring")) } else { Ok(place) }
         };
         let ours = show(PAGE, libc::PROT_READ | libc::PROT_WRITE, 0)?;

@@ -111,12 +111,20 @@ fn call(helper: i32) -> Instruction {
 const EXIT: Instruction = Instruction { opcode: 0x95, registers: 0, offset: 0, immediate: 0 };
 
 /// Passes the fills of one inode on to a ring, and counts in a map those for which that has no room.
-pub(super) fn program(fields: &Fields, (device, inode): (u32, u64), ring: i32, lost: i32) -> Vec<Instruction> {
+pub(super) fn program(
+    fields: &Fields,
+    (device, inode): (u32, u64),
+    ring: i32,
+    lost: i32,
+) -> Vec<Instruction> {
     // From a jump behind which so many instructions are left out.
     let unless_equal = |a: u8, b: u8, skipped: i16| code(0x5d, a, b, skipped, 0);
     let if_zero = |a: u8, skipped: i16| code(0x15, a, 0, skipped, 0);
     let ours = [
-        vec![load(INDEX, fields.index), fields.order.map_or_else(|| set(ORDER, 0), |field| load(ORDER, field))],
+        vec![
+            load(INDEX, fields.index),
+            fields.order.map_or_else(|| set(ORDER, 0), |field| load(ORDER, field)),
+        ],
         wide(R1, MAP_FD, u64::from(ring.cast_unsigned())).to_vec(),
         vec![set(R2, EVENT_BYTES), set(R3, 0), call(RING_RESERVE), if_zero(R0, 7)],
         vec![store_u64(R0, 0, INDEX), store_u64(R0, 8, ORDER), copy(R1, R0), set(R2, 0), call(RING_SUBMIT)],

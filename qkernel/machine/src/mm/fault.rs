@@ -193,6 +193,7 @@ impl Space {
         let extent = self.swap_extent(vma, page);
         let Some(frame) = self.table.get(page).frame() else { return Err(Errno::EFAULT.into()) };
         let shows = template::serves(vma);
+        let (sees_writes, is_shared) = (touches::sees_writes(), vma.is_shared());
         let is_shown = |frame: Frame| shows && residency::is_shown(frame);
         // Once it is shown it stays so, or comes: this page is there either way.
         let page_is_shown = is_shown(frame);
@@ -204,7 +205,8 @@ impl Space {
                 true => ((page + SCAN_PAGES * PAGE).min(extent.end), How::All),
                 false => (extent.end, How::Around),
             };
-            let others = self.absent_frames(extent.start, end, page);
+            // While it is recorded what is wanted, nothing comes along.
+            let others = if sees_writes { Vec::new() } else { self.absent_frames(extent.start, end, page) };
             if let Some(mut away) = Away::of(frame, others.into_iter(), how) {
                 away.along_with(self.ahead(&extent, shows));
                 return Err(Stop::Away(away));
@@ -216,7 +218,6 @@ impl Space {
         }
         self.ahead(&extent, shows).begin();
         let (id, along) = (self.id, touches::Along::with(self.id, page));
-        let (sees_writes, is_shared) = (touches::sees_writes(), vma.is_shared());
         self.table.for_each(extent.start, extent.end, |addr, entry| {
             let Some(frame) = entry.coming() else { return };
             let shown = if addr == page { page_is_shown } else { is_shown(frame) };
@@ -257,7 +258,7 @@ impl Space {
 
     /// Claims what else of a scan's window is absent, and what it will touch next.
     fn ahead(&mut self, extent: &Extent, is_shown: bool) -> Ahead {
-        if !extent.is_scan() {
+        if !extent.is_scan() || touches::sees_writes() {
             return Ahead::default();
         }
         let frames = self.absent_frames(extent.start, extent.ahead, 0);

@@ -77,8 +77,14 @@ pub enum Unfit {
     SealedParent,
     #[error("its content is sealed, and would be stored in the clear; leave --encrypt off out")]
     InTheClear,
-    #[error("its pages cannot be shared: {0}, or leave --share out")]
+    #[error("its pages cannot be shared: {0} (leave --share out)")]
     NotShared(&'static str),
+    #[error("its working set cannot be recorded: nothing can be written to its directory")]
+    ReadOnly,
+    #[error(
+        "nobody has seen its pages come into the page cache; use dormouse snapshot record, as a user who may load eBPF programs"
+    )]
+    NoFills,
     #[error("its file {0} was changed or damaged")]
     Changed(String),
     #[error("the changes to files that it has cannot be read: {0}")]

@@ -445,7 +445,7 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
         return Err(SnapshotError::NotEmpty { place: place.clone() });
     };
     let is_ours = |name: &OsString| {
-        OURS.iter().chain([&LAYER]).any(|ours| name.as_os_str() == *ours)
+        OURS.iter().chain([&LAYER, &SHARED]).any(|ours| name.as_os_str() == *ours)
             || below::names().any(|ours| *name == *ours)
     };
     let names = directory.names().map_err(failed)?;
@@ -460,7 +460,7 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
 }
 
 /// The files of a snapshot, the last to go first: without a manifest a directory is none.
-const OURS: [&str; 10] = [
+const OURS: [&str; 11] = [
     MANIFEST,
     ".manifest.json",
     KERNEL,
@@ -471,6 +471,7 @@ const OURS: [&str; 10] = [
     FRESH_TABLE,
     working_set::FRESH,
     working_set::WORKING_SET,
+    working_set::FILLS,
 ];
 
 /// Removes the files of a snapshot.

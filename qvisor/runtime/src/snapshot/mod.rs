@@ -41,5 +41,6 @@ pub use self::manifest::{
     MountPoint, NetworkKind, PackedBy, SealedBy,
 };
 pub use self::place::{Place, name};
-pub use self::store::{Listed, Opened, Store, WorkingSet};
+pub use self::sharing::Recorder;
+pub use self::store::{Listed, Opened, Prefetch, Store, WorkingSet};
 pub use self::working_set::{BadWorkingSet, Recording};

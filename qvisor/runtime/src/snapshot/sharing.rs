@@ -6,13 +6,16 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{self, SeekFrom};
+use rustix::fs::{self, Advice, AtFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use vmm::directory::Directory;
 
-use super::store::{Opened, Store};
+use super::store::{Opened, Store, WorkingSet};
+use super::working_set::{self, Recording};
 use super::{SnapshotError, Unfit};
 use crate::settings::Sharing;
 use crate::state::Id;
@@ -24,6 +27,9 @@ impl Store {
     /// The pages of a snapshot, to be mapped by what begins with it; `None`: they are not shared. A file that is open for reading only.
     pub fn template(&self, opened: &Opened, sharing: &Sharing) -> Result<Option<File>, SnapshotError> {
         let unfit = |why: Unfit| SnapshotError::Unfit { place: opened.place.clone(), why };
+        if let Some(cold) = &opened.cold {
+            return cold.try_clone().map(Some).map_err(|error| unfit(Unfit::Unreadable(error)));
+        }
         let domain = match sharing {
             Sharing::None => return Ok(None),
             Sharing::Snapshot => None,
@@ -58,6 +64,81 @@ impl Store {
             }
         }
     }
+}
+
+/// A snapshot whose working set is being recorded, once more if it has one.
+#[derive(Debug)]
+pub struct Recorder {
+    directory: Directory,
+    before: Option<u64>,
+}
+
+/// For how long the process that writes a working set is waited for.
+const WRITTEN_PATIENCE: Duration = Duration::from_secs(10);
+const WRITTEN_STEP: Duration = Duration::from_millis(10);
+
+impl Store {
+    /// Makes ready to record what a sandbox that begins with `opened` needs. Where its pages can be shared it has them from a copy of which
+    /// nothing is cached, and which goes with it.
+    pub fn record(&self, opened: &mut Opened) -> Result<Recorder, SnapshotError> {
+        let unfit = |why: Unfit| SnapshotError::Unfit { place: opened.place.clone(), why };
+        let directory = self.found(&opened.place)?;
+        let of = working_set::Of::new(&opened.manifest, &self.key()?).map_err(unfit)?;
+        let again = directory.try_clone().map_err(|error| unfit(error.into()))?;
+        // It goes with that: the sandbox, which is forked later, does not get the key.
+        let recording = Recording::new(of, again);
+        if recording.is_none() {
+            return Err(unfit(Unfit::ReadOnly));
+        }
+        let pages = self.template(opened, &Sharing::Snapshot).ok().flatten();
+        let cold =
+            pages.map(|pages| cold_copy(&directory, &pages, opened.manifest.files.pages_bytes)).transpose();
+        opened.cold = cold.map_err(|source| SnapshotError::Share { place: opened.place.clone(), source })?;
+        opened.working_set = WorkingSet::Missing(None, recording);
+        let before = inode_of(&directory);
+        Ok(Recorder { directory, before })
+    }
+}
+
+impl Recorder {
+    /// Waits until the working set has been written; whether it was.
+    #[must_use]
+    pub fn wait(&self) -> bool {
+        let until = Instant::now() + WRITTEN_PATIENCE;
+        while inode_of(&self.directory) == self.before {
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(WRITTEN_STEP);
+        }
+        true
+    }
+}
+
+impl Opened {
+    /// The file that is shared in place of the snapshot's own, if it is one of which nothing is cached.
+    #[must_use]
+    pub fn cold(&self) -> Option<&File> {
+        self.cold.as_ref()
+    }
+}
+
+/// Which file the working set is in now.
+fn inode_of(directory: &Directory) -> Option<u64> {
+    fs::statat(directory, working_set::WORKING_SET, AtFlags::SYMLINK_NOFOLLOW).ok().map(|found| found.st_ino)
+}
+
+/// A copy of a file without a name, of which nothing is cached, and nothing is read but what is asked for. It is open for reading only.
+fn cold_copy(directory: &Directory, pages: &File, bytes: u64) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let made = File::from(fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)?);
+    copy(pages, &made, bytes)?;
+    made.sync_data()?;
+    let path = format!("/proc/self/fd/{}", made.as_raw_fd());
+    let file = File::open(path)?;
+    fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+    fs::fadvise(&file, 0, None, Advice::Random)?;
+    Ok(file)
 }
 
 /// The file of a domain, which is made if it is not there.

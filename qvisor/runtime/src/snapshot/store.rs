@@ -29,7 +29,7 @@ use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
 
 /// Files whose size is told.
-const FILES: [&str; 5] = [KERNEL, PAGES, TABLE, ORPHANS, working_set::WORKING_SET];
+const FILES: [&str; 6] = [KERNEL, PAGES, TABLE, ORPHANS, working_set::WORKING_SET, working_set::FILLS];
 
 /// The directory of a user's snapshots, with the key by which they are known.
 #[derive(Clone, Debug)]
@@ -53,6 +53,21 @@ pub struct Opened {
     _held: Option<Directory>,
     /// The working set that was recorded, or the way to record one, if there is any.
     pub working_set: WorkingSet,
+    /// The pages that were seen to come into the page cache when it was recorded; empty: nobody has seen any.
+    fills: Vec<u32>,
+    /// The file to share in place of the snapshot's own, of which nothing is cached: it is being recorded.
+    pub(super) cold: Option<File>,
+}
+
+/// The list by which the host reads pages ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetch {
+    /// Those that were seen to come into the page cache
+    Bpf,
+    /// Those that the kernel has seen touched
+    List,
+    /// None: pages come as they are touched
+    None,
 }
 
 /// The working set of a snapshot.
@@ -204,13 +219,16 @@ impl Store {
         let changes = changes.map_err(|error| Unfit::from(error).at(place))?;
         let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
         let found = of.read(&directory);
+        // Of one that is no use nobody needs to hear: the working set serves.
+        let fills = of.read_file(&directory, working_set::FILLS).ok().flatten().unwrap_or_default();
         let recording = Recording::new(of, directory);
         let working_set = match found {
             Ok(Some(pages)) => WorkingSet::Recorded(pages),
             Ok(None) => WorkingSet::Missing(None, recording),
             Err(why) => WorkingSet::Missing(Some(why), recording),
         };
-        Ok(Opened { place: place.clone(), manifest, files, page_key, changes, _held: held, working_set })
+        let (place, cold) = (place.clone(), None);
+        Ok(Opened { place, manifest, files, page_key, changes, _held: held, working_set, fills, cold })
     }
 
     /// Checks all of a snapshot, page by page, wherever it can run. `key_file`: of the key that its content is sealed by.
@@ -256,6 +274,28 @@ impl Store {
         let manifest = manifest_in(&directory, &key).map_err(|why| why.at(place))?;
         let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
         Ok(of.read(&directory).ok().flatten().map(|pages| pages.len()))
+    }
+
+    /// Adds pages of a snapshot that were seen to come into the page cache.
+    pub fn add_fills(&self, place: &Place, pages: &[u32]) -> Result<(), SnapshotError> {
+        let (directory, of) = self.recorded(place)?;
+        let mut pages = pages.to_vec();
+        pages.sort_unstable();
+        of.add(&directory, working_set::FILLS, &pages).map_err(|error| Unfit::from(error).at(place))
+    }
+
+    fn recorded(&self, place: &Place) -> Result<(Directory, working_set::Of), SnapshotError> {
+        let (directory, key) = (self.found(place)?, self.key()?);
+        let manifest = manifest_in(&directory, &key).map_err(|why| why.at(place))?;
+        let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
+        Ok((directory, of))
+    }
+
+    /// How many pages the recorded working set of a snapshot has, and how many were seen to come into the page cache.
+    pub fn recorded_pages(&self, place: &Place) -> Result<(usize, usize), SnapshotError> {
+        let (directory, of) = self.recorded(place)?;
+        let count = |name| of.read_file(&directory, name).ok().flatten().map_or(0, |pages| pages.len());
+        Ok((count(working_set::WORKING_SET), count(working_set::FILLS)))
     }
 
     /// The snapshots of the store, by name.
@@ -417,11 +457,23 @@ impl Opened {
     /// Has the host read the pages that will be brought first, from the file that is shared if there is one.
     pub(crate) fn read_ahead(&self, template: Option<&File>) {
         let WorkingSet::Recorded(pages) = &self.working_set else { return };
+        let pages = if self.fills.is_empty() { pages } else { &self.fills };
         let pages: Vec<u32> = pages.iter().map(|page| working_set::number(*page)).collect();
         match template {
             Some(template) => checkpoint::read_ahead(template, &pages),
             None => self.files.read_ahead(&pages, &self.manifest.files.packed()),
         }
+    }
+
+    /// Has what is read ahead go by this, and not by what there is.
+    pub fn prefetch(&mut self, by: Prefetch) -> Result<(), SnapshotError> {
+        match by {
+            Prefetch::Bpf if self.fills.is_empty() => return Err(Unfit::NoFills.at(&self.place)),
+            Prefetch::Bpf => {}
+            Prefetch::List => self.fills = Vec::new(),
+            Prefetch::None => self.working_set = WorkingSet::Missing(None, None),
+        }
+        Ok(())
     }
 
     /// The bundle that the snapshot's container was made from, or the further one of its pod with this name.

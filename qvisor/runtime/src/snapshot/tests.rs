@@ -355,7 +355,8 @@ fn a_working_set_is_recorded_once_and_goes_with_its_snapshot() {
     assert_eq!(bench.store.working_set_pages(&place).unwrap(), None);
     let of = working_set::Of::new(&manifest, &bench.store.key().unwrap()).unwrap();
     let write = |pages: &[u32]| {
-        of.write(&vmm::directory::Directory::open(&bench.at("a")).unwrap(), pages).unwrap();
+        of.add(&vmm::directory::Directory::open(&bench.at("a")).unwrap(), working_set::WORKING_SET, pages)
+            .unwrap();
     };
     write(&[3, 5]);
     assert!(matches!(open(), WorkingSet::Recorded(pages) if pages == [3, 5]));

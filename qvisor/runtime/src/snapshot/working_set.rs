@@ -24,6 +24,8 @@ use super::manifest::{MANIFEST, Manifest};
 /// The file, and its name while it is written.
 pub(super) const WORKING_SET: &str = "ws";
 pub(super) const FRESH: &str = ".ws";
+/// The file of the pages whose fills of the page cache were seen meanwhile, of the same form.
+pub(super) const FILLS: &str = "ws.bpf";
 
 const KIND: &[u8; 8] = b"DORMWSET";
 const VERSION: u32 = 2;
@@ -123,7 +125,16 @@ impl Of {
 
     /// Reads the working set of the snapshot in a directory; `None`: it has none.
     pub(super) fn read(&self, directory: &Directory) -> Result<Option<Vec<u32>>, BadWorkingSet> {
-        let file = match directory.file_to_read(WORKING_SET) {
+        self.read_file(directory, WORKING_SET)
+    }
+
+    /// Reads a file of pages of the snapshot in a directory; `None`: it is not there.
+    pub(super) fn read_file(
+        &self,
+        directory: &Directory,
+        name: &str,
+    ) -> Result<Option<Vec<u32>>, BadWorkingSet> {
+        let file = match directory.file_to_read(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
@@ -132,8 +143,9 @@ impl Of {
         self.parse(&bytes).map(Some)
     }
 
-    /// Writes the working set of the snapshot in a directory, unless that is being removed, or somebody else writes one.
-    pub(super) fn write(&self, directory: &Directory, pages: &[u32]) -> io::Result<()> {
+    /// Adds pages to a file of such of the snapshot in a directory, unless that is being removed, or somebody else writes one. What is there
+    /// and not this snapshot's goes.
+    pub(super) fn add(&self, directory: &Directory, name: &str, pages: &[u32]) -> io::Result<()> {
         // One that was removed is not held either: whoever sweeps could not take what is left of it.
         if !directory.has(MANIFEST) {
             return Ok(());
@@ -148,13 +160,25 @@ impl Of {
             return Ok(());
         }
         file.set_len(0)?;
-        let written = file.write_all(&self.encode(pages)).and_then(|()| file.sync_all());
-        let renamed = written.and_then(|()| directory.rename(FRESH, WORKING_SET));
+        let before = self.read_file(directory, name).ok().flatten().unwrap_or_default();
+        let pages = merged(&before, pages);
+        let written = file.write_all(&self.encode(&pages)).and_then(|()| file.sync_all());
+        let renamed = written.and_then(|()| directory.rename(FRESH, name));
         if renamed.is_err() {
             let _ = directory.remove_file(FRESH);
         }
         renamed
     }
+}
+
+/// The pages of both lists, by number, [`WRITTEN`] where one says so; of too many the last are left out.
+fn merged(a: &[u32], b: &[u32]) -> Vec<u32> {
+    let mut all: Vec<u32> = [a, b].concat();
+    // Of two of one number that which was written comes first, and stays.
+    all.sort_unstable_by_key(|page| (number(*page), number(*page) == *page));
+    all.dedup_by_key(|page| number(*page));
+    all.truncate(PAGES_MAX);
+    all
 }
 
 /// A snapshot whose working set is to be recorded.
@@ -216,7 +240,7 @@ fn serve(of: &Of, directory: Directory, told: UnixStream) -> io::Result<()> {
     if pages.is_empty() {
         return Ok(());
     }
-    of.write(&Directory::of_parts(directory, path), &pages)
+    of.add(&Directory::of_parts(directory, path), WORKING_SET, &pages)
 }
 
 #[cfg(test)]
@@ -236,23 +260,27 @@ mod tests {
         let of = of(1, b"a");
         assert!(of.read(&directory).unwrap().is_none());
         // There is no snapshot.
-        of.write(&directory, &[1]).unwrap();
+        of.add(&directory, WORKING_SET, &[1]).unwrap();
         assert!(of.read(&directory).unwrap().is_none());
         File::create_new(temp.path().join(MANIFEST)).unwrap();
-        for pages in [&[3, 4 | WRITTEN, 999][..], &[7]] {
+        for (pages, all) in [
+            (&[3, 4 | WRITTEN, 999][..], &[3, 4 | WRITTEN, 999][..]),
+            (&[3 | WRITTEN, 4, 7], &[3 | WRITTEN, 4 | WRITTEN, 7, 999]),
+        ] {
             File::create(temp.path().join(FRESH)).unwrap();
-            of.write(&directory, pages).unwrap();
-            assert_eq!(of.read(&directory).unwrap().unwrap(), pages);
+            of.add(&directory, WORKING_SET, pages).unwrap();
+            assert_eq!(of.read(&directory).unwrap().unwrap(), all);
         }
         assert!(!directory.has(FRESH));
         // Sandboxes that see files through it hold it, and another writer is at work.
         let _clone = hold::hold(&directory).unwrap();
-        of.write(&directory, &[8]).unwrap();
-        assert_eq!(of.read(&directory).unwrap().unwrap(), [8]);
+        of.add(&directory, WORKING_SET, &[8]).unwrap();
+        let all = [3 | WRITTEN, 4 | WRITTEN, 7, 8, 999];
+        assert_eq!(of.read(&directory).unwrap().unwrap(), all);
         let other = directory.make_file(FRESH).unwrap();
         other.lock().unwrap();
-        of.write(&directory, &[9]).unwrap();
-        assert_eq!(of.read(&directory).unwrap().unwrap(), [8]);
+        of.add(&directory, WORKING_SET, &[9]).unwrap();
+        assert_eq!(of.read(&directory).unwrap().unwrap(), all);
     }
 
     #[test]
