@@ -21,10 +21,15 @@ use super::physical::residency::{self, Residence};
 use super::touches::{self, NO_SPACE, Touch};
 use super::vma::Vma;
 use crate::errno::Errno;
+use crate::mutex::MutexGuard;
+use crate::platform;
 
 /// After so many pages that were written one behind the other, half as many as there are come along with the next.
 const AHEAD_FROM: u64 = 4;
 const AHEAD_MAX: u64 = 32;
+
+/// How often a space that is in use is tried.
+const LOCK_ATTEMPTS: u32 = 1000;
 
 /// Frames of which there may be a page, as the VMM says; 0: there is no template.
 static FRAMES: AtomicU32 = AtomicU32::new(0);
@@ -58,9 +63,9 @@ pub(super) fn show_set(members: &[Touch], alone: bool) {
     let mut list: Vec<u32> = Vec::new();
     for of_space in members.chunk_by(|a, b| a.space == b.space) {
         let Some(space) = of_space.first().filter(|touch| touch.space != NO_SPACE) else { continue };
-        // Of one that is in use, faults ask.
         let Some(space) = AddressSpace::find(space.space) else { continue };
-        let Some(locked) = space.try_lock() else { continue };
+        // Of one that stays in use, all come.
+        let Some(locked) = lock_soon(&space) else { continue };
         let mut last: Option<&Vma> = None;
         for touch in of_space {
             if last.is_none_or(|vma| !(vma.start..vma.end).contains(&touch.page)) {
@@ -78,6 +83,17 @@ pub(super) fn show_set(members: &[Touch], alone: bool) {
     list.sort_unstable();
     list.dedup();
     arrival::show_set(&list, alone);
+}
+
+/// Locks a space where nobody may sleep. A task that is about to rest may still use it on another CPU.
+fn lock_soon(space: &AddressSpace) -> Option<MutexGuard<'_, Space>> {
+    for _ in 0..LOCK_ATTEMPTS {
+        if let Some(locked) = space.try_lock() {
+            return Some(locked);
+        }
+        platform::relax();
+    }
+    None
 }
 
 impl Space {
