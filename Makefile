@@ -5,7 +5,7 @@ BIN := target/release/dormouse
 
 PREFIX ?= /usr/local
 
-.PHONY: build install package deps demo check test lint unit fuzz guest bench bench-net bench-hibernate bench-snapshot bench-functions bench-faas lab programs soak book clean
+.PHONY: build install package deps demo check test lint unit fuzz guest bench bench-net bench-hibernate bench-snapshot bench-templates bench-functions bench-faas lab programs soak book clean
 
 build:
 	$(CARGO) build --release -p qvisor -p shim
@@ -72,6 +72,10 @@ bench-hibernate: deps build guest
 # Figures of checkpoints and restores, beside cold starts, and runsc's and runc's with CRIU if they are on PATH.
 bench-snapshot: deps build
 	@scripts/bench-snapshot
+
+# Sandboxes that share a snapshot's pages
+bench-templates: deps build
+	@scripts/bench-templates
 
 # Figures of functions in Python, Node and Java that hibernate, their memory packed in several ways.
 bench-functions: deps build

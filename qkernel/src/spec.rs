@@ -3,7 +3,9 @@
 use abi::address::AddressPrefix;
 use abi::limits::ContainerLimit;
 use abi::mount::{Handles, Kind, Mount};
-use abi::records::{self, Capabilities, ProcessFlags, Record, RecordError, Rlimit, Setting, Timers, decode};
+use abi::records::{
+    self, Capabilities, ProcessFlags, Record, RecordError, RecordUntil, Rlimit, Setting, Timers, decode,
+};
 use abi::seccomp::Instruction;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -66,7 +68,7 @@ pub struct Spec {
     /// Frames of the image that come back first; whoever recorded them may say anything.
     pub working_set: Vec<u32>,
     /// It reports the frames that its programs touch first: until an exec'd process has ended, or not that; `None`: it does not.
-    pub records_working_set: Option<bool>,
+    pub records_working_set: Option<RecordUntil>,
     /// Words: the features of the processor that the host's kernel lists.
     pub cpu_flags: Option<String>,
     /// Settings of the host's network namespace, by name.
@@ -212,7 +214,7 @@ impl Spec {
                 }
             }
             Record::WorkingSet(frames) => self.working_set = frames.iter().collect(),
-            Record::RecordWorkingSet(of_exec) => self.records_working_set = Some(of_exec),
+            Record::RecordWorkingSet(until) => self.records_working_set = RecordUntil::from_number(until),
             Record::IdleIgnores(prefixes) => self.idle_ignores = prefixes.iter().collect(),
             Record::Timers(timers) => self.timers = Some(timers),
             Record::CpuFlags(flags) => self.cpu_flags = Some(flags.into()),

@@ -5,6 +5,7 @@ mod accelerator;
 mod args;
 mod bundle;
 mod choices;
+mod clones;
 mod codec_args;
 mod codec_bench;
 mod doctor;

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use runtime::container::{self, Attended, CheckpointOptions, CreateOptions, Surroundings, Taken};
-use runtime::front::{self, DoError, FromOptions};
+use runtime::container::{self, CheckpointOptions, CreateOptions, Taken};
+use runtime::front::{self, DoError};
 use runtime::preserved::Preserved;
-use runtime::settings::{Asked, NodeConfig, Sharing};
-use runtime::snapshot::{self, Manifest, Opened, SnapshotError, Store, Unfit, WorkingSet};
+use runtime::settings::NodeConfig;
+use runtime::snapshot::{self, Manifest, SnapshotError, Store, Unfit, WorkingSet};
 use runtime::state::{Id, Root};
 use serde_json::json;
 use vmm::checkpoint::ImageTerms;
-use vmm::hibernate::{Wishes, micros};
-use vmm::jail::UserNamespace;
+use vmm::hibernate::micros;
 
 use crate::args::DoArgs;
 use crate::bundle::coded;
+use crate::clones::{CloneOptions, keep_sealed, run_clone_of};
 use crate::exec;
 use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, remark, say, warn};
@@ -148,18 +148,6 @@ pub fn restore(
     container::run(&options, preserved, args.detach, after, warn).or_else(coded)
 }
 
-/// The memory of what begins with a sealed snapshot is sealed as well when it comes to the disk.
-fn keep_sealed(opened: &Opened, wishes: &mut Wishes) -> Result<(), SnapshotError> {
-    if opened.manifest.files.sealed.is_none() {
-        return Ok(());
-    }
-    if wishes.encrypt == Some(false) {
-        return Err(SnapshotError::Unfit { place: opened.place.clone(), why: Unfit::InTheClear });
-    }
-    wishes.encrypt = Some(true);
-    Ok(())
-}
-
 /// `do --from`.
 pub fn run_clone(
     root: &Root,
@@ -198,71 +186,6 @@ pub fn run_clone(
     let has_command = !args.command.is_empty();
     let command = has_command.then_some(&command as front::Beside<'_, Failure>);
     run_clone_of(root, (node, systemd_cgroup), &store, opened, clone, command)
-}
-
-/// How a clone is run.
-pub struct CloneOptions {
-    pub id: Id,
-    /// Bytes that what it changes may take up on the host's disk.
-    pub disk_bytes: u64,
-    pub userns: UserNamespace,
-    pub share: Option<Sharing>,
-    pub hibernation: Wishes,
-    pub surroundings: Surroundings,
-}
-
-/// Runs a clone until its first process ends, or `command`, which is run beside it.
-pub fn run_clone_of(
-    root: &Root,
-    (node, systemd_cgroup): (NodeConfig, bool),
-    store: &Store,
-    opened: Opened,
-    clone: CloneOptions,
-    command: Option<front::Beside<'_, Failure>>,
-) -> Result<u8, Failure> {
-    let CloneOptions { id, disk_bytes, userns, share, mut hibernation, surroundings } = clone;
-    if opened.manifest.container.command.is_some() {
-        let template = store.template(&opened, &share.unwrap_or_default())?.map(Arc::new);
-        let Surroundings { accepts_changed, ports } = surroundings;
-        let options = FromOptions {
-            id,
-            opened: Arc::new(opened),
-            template,
-            disk_bytes,
-            userns,
-            hibernation,
-            accepts_changed,
-            ports,
-            log_level: log::level_of_sandboxes(),
-            has_command: command.is_some(),
-        };
-        let result = front::run_from(root, options, command, warn);
-        // What was to be removed meanwhile is not used here any more.
-        store.sweep();
-        return result;
-    }
-    keep_sealed(&opened, &mut hibernation)?;
-    let options = CreateOptions {
-        asked: Asked { userns, share, hibernation, ..Asked::default() },
-        root: root.clone(),
-        id,
-        bundle: opened.bundle(None)?.to_owned(),
-        pid_file: None,
-        console_socket: None,
-        systemd_cgroup,
-        node,
-        snapshot: Some(Arc::new(opened)),
-        snapshot_container: None,
-        surroundings,
-        clone: None,
-        strace: false,
-        log_level: log::level_of_sandboxes(),
-        remark,
-        warn,
-    };
-    let layers = Root::default_layers()?;
-    let attended = command.map_or(Attended::First, Attended::Further);
-    container::run_clone(options, &layers, disk_bytes, &attended, warn)
 }
 
 /// Refuses options about a command where there is none, and such as no command can have.

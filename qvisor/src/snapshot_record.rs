@@ -4,20 +4,25 @@
 //! it: the kernel's, of the pages that programs touched, and which they wrote; and the host's, of the pages that came into the page cache.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::process::Command;
+use std::thread;
 
+use abi::report::WORKING_SET_MAX_PAGES;
 use runtime::container::Surroundings;
 use runtime::orders;
 use runtime::settings::{NodeConfig, Sharing};
-use runtime::snapshot::Store;
+use runtime::snapshot::{Recorder, Store};
 use runtime::state::{Id, Root};
 use serde_json::json;
-use swap::capture::{Capture, CaptureError, Fills};
+use swap::capture::{self, Capture, CaptureError};
 use vmm::hibernate::Wishes;
 use vmm::jail::UserNamespace;
+use vmm::process;
 
+use crate::clones::{CloneOptions, run_clone_of};
 use crate::failure::{Failure, say, warn};
-use crate::snapshot::{CloneOptions, run_clone_of};
 use crate::snapshot_args::{ChangedFiles, RecordArgs, named_place};
 
 /// How often a recording is made once more of which the host's list is not whole.
@@ -25,112 +30,141 @@ const ATTEMPTS: u32 = 3;
 /// Bytes that what the clone changes may take up on the host's disk.
 const DISK_BYTES: u64 = 1 << 30;
 
+/// The host's list, as it comes.
+#[derive(Default)]
+struct Seen {
+    pages: Vec<u32>,
+    known: BTreeSet<u32>,
+    lost: u64,
+}
+
+impl Seen {
+    fn take(&mut self, capture: &mut Capture) -> Result<(), CaptureError> {
+        let fills = capture.take()?;
+        if !self.is_full() {
+            self.lost += fills.lost;
+            self.pages.extend(fills.pages.into_iter().filter(|page| self.known.insert(*page)));
+        }
+        Ok(())
+    }
+
+    /// Whether pages that come later are in no working set.
+    fn is_full(&self) -> bool {
+        self.pages.len() >= WORKING_SET_MAX_PAGES
+    }
+
+    fn is_whole(&self) -> bool {
+        self.lost == 0 || self.is_full()
+    }
+}
+
 pub fn record(
     root: &Root,
     node: (NodeConfig, bool),
     store: &Store,
     args: &RecordArgs,
 ) -> Result<u8, Failure> {
-    let mut lost = 0;
     for _ in 0..ATTEMPTS {
-        let recorded = attempt(root, node.clone(), store, args)?;
-        if let Some(fills) = recorded {
-            if fills.lost > 0 {
-                lost = fills.lost;
-                continue;
-            }
+        if let Some(recorder) = attempt(root, node.clone(), store, args)? {
+            return tell(store, &recorder, args);
         }
-        return tell(store, args);
     }
-    Err(format!(
-        "cannot record snapshot {}: {lost} fills of the page cache were missed; try again",
-        args.name
-    )
-    .into())
+    Err(failed(args, "fills of the page cache were missed each time; try again"))
 }
 
-/// Runs the clone and its requests once; result: what the host has seen, if it could.
+fn failed(args: &RecordArgs, why: &str) -> Failure {
+    format!("cannot record snapshot {}: {why}", args.name).into()
+}
+
+/// Runs the clone and its requests once, and writes down what was seen; `None`: the host has missed some, and nothing is written.
 fn attempt(
     root: &Root,
     node: (NodeConfig, bool),
     store: &Store,
     args: &RecordArgs,
-) -> Result<Option<Fills>, Failure> {
-    let place = named_place(&args.name)?;
-    let mut opened = store.open(&place, None)?;
-    let recorder = store.record(&mut opened)?;
-    let capture = match opened.cold().map(Capture::begin) {
-        Some(Ok(capture)) => Some(capture),
-        Some(Err(why)) => {
-            announce(&why);
-            None
-        }
-        None => {
-            warn(&format!(
-                "snapshot {place} cannot be shared, so fills of the page cache are not seen; the kernel's own list serves"
-            ));
-            None
-        }
-    };
-    let capture = RefCell::new(capture);
-    let shares = opened.cold().is_some();
+) -> Result<Option<Recorder>, Failure> {
+    let mut opened = store.open(&named_place(&args.name)?, None)?;
+    if opened.manifest.files.sealed.is_some() {
+        return Err(failed(args, "its content is sealed; restores record what such need"));
+    }
+    let recorder = store.record(&mut opened, warn)?;
+    let capture = opened.cold().and_then(|file| begin_capture(&recorder, file));
+    let share = if opened.cold().is_some() { Sharing::Snapshot } else { Sharing::None };
     let clone = CloneOptions {
         id: Id::random(),
         disk_bytes: DISK_BYTES,
         userns: UserNamespace::default(),
-        share: shares.then_some(Sharing::Snapshot),
+        share: Some(share),
         hibernation: Wishes::default(),
         surroundings: Surroundings {
             accepts_changed: args.changed_files == ChangedFiles::Accept,
             ports: args.port.clone(),
         },
     };
-    let seen = RefCell::new(None);
-    let requests =
-        |root: &Root, id: &Id| {
-            let mut code = 0;
-            for _ in 0..args.requests {
-                code = request(args, id)?;
-                if code != 0 {
-                    break;
-                }
+    let (capture, seen, slept) = (RefCell::new(capture), RefCell::new(Seen::default()), RefCell::new(None));
+    let requests = |root: &Root, id: &Id| {
+        for _ in 0..args.requests {
+            let code = request(args, id)?;
+            if let Some(capture) = capture.borrow_mut().as_mut() {
+                seen.borrow_mut().take(capture).map_err(|error| failed(args, &error.to_string()))?;
             }
-            *seen.borrow_mut() =
-                capture.borrow_mut().as_mut().map(Capture::take).transpose().map_err(|error| {
-                    Failure::from(format!("cannot record snapshot {}: {error}", args.name))
-                })?;
-            // With its sleep the kernel tells what it has seen.
-            orders::hibernate(root, id).map_err(|error| error.to_string())?;
-            Ok(code)
-        };
-    let code = run_clone_of(root, node, store, opened, clone, Some(&requests))?;
-    if code != 0 {
-        return Err(format!("cannot record snapshot {}: its command ended with {code}", args.name).into());
+            if code != 0 {
+                return Err(failed(args, &format!("its command ended with {code}")));
+            }
+        }
+        if seen.borrow().is_whole() {
+            // With its sleep the kernel tells what it has seen. It may be asleep already.
+            *slept.borrow_mut() = orders::hibernate(root, id).err().map(|error| error.to_string());
+        }
+        Ok(0)
+    };
+    run_clone_of(root, node, store, opened, clone, Some(&requests))?;
+    let seen = seen.into_inner();
+    if !seen.is_whole() {
+        return Ok(None);
     }
     if !recorder.wait() {
-        return Err(format!("cannot record snapshot {}: the clone told of no pages", args.name).into());
+        let why =
+            slept.into_inner().unwrap_or_else(|| "its working set was not written; is the disk full?".into());
+        return Err(failed(args, &why));
     }
-    let fills = seen.into_inner();
-    if let Some(fills) = fills.as_ref().filter(|fills| fills.lost == 0) {
-        store.add_fills(&place, &fills.pages)?;
+    if capture.into_inner().is_some() {
+        store.add_fills(&recorder, &seen.pages).map_err(|error| failed(args, &error.to_string()))?;
     }
-    Ok(fills)
+    Ok(Some(recorder))
 }
 
-fn announce(why: &CaptureError) {
-    warn(&format!("fills of the page cache cannot be seen by eBPF ({why}); the kernel's own list serves"));
+/// Begins to see which pages of a file come into the page cache; where that cannot be, it is said.
+fn begin_capture(recorder: &Recorder, file: &File) -> Option<Capture> {
+    match capture::check(recorder.directory()).and_then(|()| Capture::begin(file)) {
+        Ok(capture) => Some(capture),
+        Err(why) => {
+            warn(&format!(
+                "fills of the page cache cannot be seen by eBPF ({why}); the kernel's own list serves"
+            ));
+            None
+        }
+    }
 }
 
 /// Runs the command once; result: its exit code.
 fn request(args: &RecordArgs, id: &Id) -> Result<u8, Failure> {
     let Some((program, rest)) = args.command.split_first() else { return Ok(0) };
-    let ended = Command::new(program).args(rest).env("DORMOUSE_ID", id.as_str()).status();
-    let ended = ended.map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    let run = || {
+        // It gets the signals that this process only collects; what ends it ends this one as well, and the clone with that.
+        process::unblock_signals();
+        Command::new(program).args(rest).env("DORMOUSE_ID", id.as_str()).status()
+    };
+    let ended = thread::scope(|scope| scope.spawn(run).join());
+    let ended = ended.map_err(|_| failed(args, "its command could not be waited for"))?;
+    let ended =
+        ended.map_err(|error| failed(args, &format!("{} cannot be run: {error}", program.display())))?;
     Ok(ended.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-fn tell(store: &Store, args: &RecordArgs) -> Result<u8, Failure> {
-    let (touched, filled) = store.recorded_pages(&named_place(&args.name)?)?;
+fn tell(store: &Store, recorder: &Recorder, args: &RecordArgs) -> Result<u8, Failure> {
+    let (touched, filled) =
+        store.recorded_pages(recorder).map_err(|error| failed(args, &error.to_string()))?;
     if args.json {
         return say(&format!("{:#}\n", json!({ "touched_pages": touched, "filled_pages": filled })));
     }

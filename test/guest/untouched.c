@@ -4,6 +4,9 @@
 //   ways          reaches pages in every way that there is, each way pages of its own; "ways ok", or what was wrong
 //   page N        reads page N; "page N ok"
 //   sum           reads all that no way has changed; "sum ok"
+//   free          reads pages and gives them up; "free ok"
+//   reuse         writes to new memory; "reuse ok"
+//   reused        looks whether it is what was written; "reused ok"
 //   secret WORD   writes WORD to all pages that no way has changed; "secret ok"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -286,12 +290,35 @@ static int splices(void) {
     TRY(pipe(ends));
     struct iovec piece = {at(first), 4 * PAGE};
     ssize_t moved = vmsplice(ends[1], &piece, 1, 0);
-    if (moved > 0) {
-        uint64_t back[4 * WORDS];
-        TRY(read(ends[0], back, moved));
-        for (ssize_t i = 0; i < moved / PAGE; i++)
-            if (same("vmsplice", first + i, back + i * WORDS, 0, WORDS) < 0)
-                return -1;
+    if (moved < PAGE)
+        return FAIL("vmsplice: %zd", moved);
+    uint64_t back[4 * WORDS];
+    TRY(read(ends[0], back, moved));
+    for (ssize_t i = 0; i < moved / PAGE; i++)
+        if (same("vmsplice", first + i, back + i * WORDS, 0, WORDS) < 0)
+            return -1;
+    return close(ends[0]) | close(ends[1]);
+}
+
+static int messages(void) {
+    // As a whole or not at all: it cannot go in parts.
+    enum { LONG = 40 };
+    size_t first = fresh(LONG);
+    int ends[2], room = 1 << 20;
+    TRY(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    TRY(send(ends[0], at(first), LONG * PAGE, 0));
+    static uint64_t back[LONG * WORDS];
+    if (recv(ends[1], back, sizeof back, 0) != LONG * PAGE)
+        return FAIL("a message came in part");
+    for (size_t i = 0; i < LONG; i++)
+        if (same("send", first + i, back + i * WORDS, 0, WORDS) < 0)
+            return -1;
+    // What was sent is written later.
+    for (size_t i = first; i < first + LONG; i++) {
+        at(i)[8] = 6;
+        if (written("send", i, 8, 6) < 0)
+            return -1;
     }
     return close(ends[0]) | close(ends[1]);
 }
@@ -299,8 +326,34 @@ static int splices(void) {
 static const struct { const char *name; int (*go)(void); } WAYS[] = {
     {"loads", loads}, {"stores", stores}, {"atomics", locked_stores}, {"write", write_calls}, {"read", read_calls},
     {"vectors", vectors}, {"process_vm", other_process}, {"proc", proc_mem}, {"fork", forks}, {"mprotect", protections},
-    {"madvise", advice}, {"mremap", moves}, {"futex", futexes}, {"vmsplice", splices},
+    {"madvise", advice}, {"mremap", moves}, {"futex", futexes}, {"vmsplice", splices}, {"messages", messages},
 };
+
+static uint64_t *again;
+enum { AGAIN = 200 };
+
+// Reads pages and gives them up.
+static const char *give_up(void) {
+    size_t first = fresh(AGAIN);
+    if (all_same("free", first, AGAIN) < 0)
+        return wrong;
+    return madvise(at(first), AGAIN * PAGE, MADV_DONTNEED) < 0 ? "madvise" : "free ok";
+}
+
+// Writes to new memory, or looks whether it is what was written.
+static const char *reuse(int writes) {
+    if (!again)
+        again = mmap(NULL, 2 * AGAIN * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (again == MAP_FAILED)
+        return "mmap";
+    for (size_t i = 0; i < 2 * AGAIN * WORDS; i++) {
+        if (writes)
+            again[i] = ~stamp(1, i);
+        else if (again[i] != ~stamp(1, i))
+            return "new memory is not what was written";
+    }
+    return writes ? "reuse ok" : "reused ok";
+}
 
 static void answer(char *line) {
     size_t number;
@@ -314,6 +367,10 @@ static void answer(char *line) {
         puts("ways ok");
     } else if (sscanf(line, "page %zu", &number) == 1 && number < pages) {
         puts(same("page", number, at(number), 0, WORDS) < 0 ? wrong : "page ok");
+    } else if (!strcmp(line, "free\n")) {
+        puts(give_up());
+    } else if (!strcmp(line, "reuse\n") || !strcmp(line, "reused\n")) {
+        puts(reuse(line[5] == '\n'));
     } else if (!strcmp(line, "sum\n")) {
         puts(all_same("sum", next, pages - next) < 0 ? wrong : "sum ok");
     } else if (sscanf(line, "secret %60s", word) == 1) {

@@ -38,21 +38,21 @@ class Untouched(Container):
 class Clone:
     """A container of such a one's snapshot, beside others."""
 
-    def __init__(self, first, name, number, share):
+    def __init__(self, first, name, number, share, *more):
         self.world, self.id, place = first.world, f"{first.id}-share{number}", first.place / f"clone{number}"
         self.log = place / "log"
         place.mkdir()
         self.srv = place / "srv"
         self.srv.mkdir(mode=0o777)
-        for file in ("ask", "untouched"):
-            (self.srv / file).write_bytes((first.srv / file).read_bytes())
-            (self.srv / file).chmod(0o777)
+        (self.srv / "untouched").write_bytes((first.srv / "untouched").read_bytes())
+        (self.srv / "untouched").chmod(0o777)
+        (self.srv / "ask").touch()
         kept, first.srv = first.srv, self.srv
         bundle = first.write_bundle(place / "bundle")
         first.srv = kept
         self.log.touch()
         self.world.launch("restore", "--detach", "--snapshot", name, "--bundle", bundle, "--changed-files", "accept", "--swap-dir",
-                          self.world.swap, "--share", share, self.id, log=self.log)
+                          self.world.swap, "--share", share, *more, self.id, log=self.log)
 
     def lines(self):
         return self.log.read_text(errors="replace").splitlines()
@@ -61,7 +61,7 @@ class Clone:
         with open(self.srv / "ask", "a") as asked:
             asked.write(f"{line}\n")
 
-    def ask(self, line, wanted, patience=30):
+    def answers(self, line, wanted, patience=30):
         """The answer to a line, which has to be this one."""
         before = len(self.lines())
         self.wish(line)
@@ -93,18 +93,39 @@ def ways(world):
     before = digest_of(image)
     for number, share in enumerate(("snapshot", "domain", "none")):
         one, other = (Clone(container, name, f"{number}{half}", share) for half in "ab")
-        one.ask("ways", "ways ok")
-        other.ask("ways", "ways ok")
+        one.answers("ways", "ways ok")
+        other.answers("ways", "ways ok")
         one.sleep()
-        one.ask("ways", "ways ok")
-        one.ask("sum", "sum ok")
+        one.answers("ways", "ways ok")
+        one.answers("sum", "sum ok")
         other.sleep()
-        other.ask("sum", "sum ok")
+        other.answers("sum", "sum ok")
         shown = [clone.stats()["shown_pages"] for clone in (one, other)]
         check(all(count > 100 for count in shown) if share != "none" else shown == [0, 0], f"with --share {share} {shown} pages were shown")
         one.kill()
         other.kill()
-    check(digest_of(image) == before and digest_of(image.parent / "shared/domain.img") == before, "the snapshot's pages have changed")
+    of_domains = [digest_of(file) for file in (image.parent / ".shared").iterdir()]
+    check(digest_of(image) == before and of_domains == [before], "the snapshot's pages have changed")
+
+
+def reused(world):
+    """Frames that were shown, were freed and have a new owner are that one's, whenever it sleeps meanwhile."""
+    container, name, _ = original(world)
+    for sleeps in range(4):
+        clone = Clone(container, name, sleeps, "snapshot")
+        clone.answers("free", "free ok")
+        if sleeps & 1:
+            clone.sleep()
+        clone.answers("reuse", "reuse ok")
+        if sleeps & 2:
+            # It changes what is new once it has come back.
+            clone.sleep()
+            clone.answers("reuse", "reuse ok")
+        for _ in range(2):
+            clone.sleep()
+            clone.answers("reused", "reused ok")
+        clone.answers("sum", "sum ok")
+        clone.kill()
 
 
 def generations(world):
@@ -130,20 +151,60 @@ def secret(world):
     container, name, image = original(world)
     one, other = (Clone(container, name, number, "snapshot") for number in range(2))
     word = f"nobody-else-{os.urandom(8).hex()}"
-    other.ask("page 5", "page ok")
-    one.ask(f"secret {word}", "secret ok")
-    other.ask("sum", "sum ok")
+    other.answers("page 5", "page ok")
+    one.answers(f"secret {word}", "secret ok")
+    other.answers("sum", "sum ok")
     check(word.encode() not in image.read_bytes(), "the snapshot has what a clone wrote")
     one.sleep()
     third = Clone(container, name, 2, "snapshot")
-    third.ask("sum", "sum ok")
+    third.answers("sum", "sum ok")
+
+
+def pages_in(file):
+    """The numbers of pages in a recorded list: a head of 16 bytes, numbers of 4, a seal of 32."""
+    content = file.read_bytes()
+    count = int.from_bytes(content[12:16], "little")
+    return {int.from_bytes(content[16 + 4 * at:20 + 4 * at], "little") & ~(1 << 31) for at in range(count)}
+
+
+def recorded(world):
+    """Which pages a request needs, as the kernel and the host see it; recordings add up, and a restore goes by either."""
+    container, name, image = original(world)
+    path = image.parent
+
+    def record(*command, code=0):
+        return world.dormouse("snapshot", "record", name, "--changed-files", "accept", "--json", "--", *command, code=code)
+
+    def asked(pages):
+        lines = "".join(f"page {page}\\n" for page in pages)
+        return ("/bin/sh", "-c", f"printf '{lines}' >>{container.srv}/ask; sleep 0.5")
+    told = json.loads(record(*asked(range(100, 500, 2))).stdout)
+    first = pages_in(path / "ws")
+    check(200 <= len(first) == told["touched_pages"] < 1000, f"{len(first)} pages were touched, and it says {told}")
+    sees = "ok" in next(line for line in world.dormouse("doctor").stdout.splitlines() if line.startswith("capture"))
+    if sees:
+        fills = pages_in(path / "ws.bpf")
+        check(fills == first, f"the host alone saw {len(fills - first)}, and the kernel {len(first - fills)}")
+    record(*asked(range(1000, 1400, 2)))
+    both = pages_in(path / "ws")
+    check(both > first and len(both) > len(first) + 150, f"{len(first)} and {len(both)} pages were touched")
+    done = record("/bin/sh", "-c", asked(range(1500, 1600))[2] + "; false", code=1)
+    check("its command ended with 1" in done.stderr and done.stderr.count("\n") == 1, done.stderr)
+    done = record("/nothing/there", code=1)
+    check("/nothing/there" in done.stderr and "panicked" not in done.stderr, done.stderr)
+    check(pages_in(path / "ws") == both and not world.ids(), f"there are {world.ids()}")
+    for number, by in enumerate(("bpf", "list", "none") if sees else ("list", "none")):
+        for share in ("none", "snapshot"):
+            clone = Clone(container, name, f"{number}{share}", share, "--prefetch", by)
+            clone.answers("page 100", "page ok")
+            clone.answers("sum", "sum ok")
+            clone.kill()
 
 
 def offset_of(image, page):
     """Where the image has a page of the program's."""
     wanted, content = stamp(page).to_bytes(8, "little"), image.read_bytes()
-    place = next(at for at in range(0, len(content), PAGE) if content.startswith(wanted, at))
-    return place
+    return next(at for at in range(0, len(content), PAGE) if content.startswith(wanted, at))
 
 
 def lost(world):
@@ -152,15 +213,15 @@ def lost(world):
     container, name, image = original(world, 10240)
     place = offset_of(image, 1500)
     before, beside = (Clone(container, name, number, "snapshot") for number in range(2))
-    before.ask("page 1", "page ok")
+    before.answers("page 1", "page ok")
     with flipped(image, place + 100):
         touches = Clone(container, name, 2, "snapshot")
-        touches.ask("page 3", "page ok")
+        touches.answers("page 3", "page ok")
         touches.wish("page 1500")
         ended(touches, str(place // PAGE))
-    beside.ask("sum", "sum ok")
+    beside.answers("sum", "sum ok")
     late = Clone(container, name, 3, "snapshot")
-    late.ask("page 3", "page ok")
+    late.answers("page 3", "page ok")
     # Its own pages that it needs to end are there by now.
     os.truncate(image, place)
     for clone in (late, beside):
@@ -199,8 +260,10 @@ def refused(world):
 
 CASES = [
     ("shared-ways", ways, ()),
+    ("shared-reused", reused, ()),
     ("shared-generations", generations, ()),
     ("shared-secret", secret, ()),
+    ("shared-recorded", recorded, ()),
     ("shared-lost", lost, ()),
     ("shared-refused", refused, ()),
 ]

@@ -44,8 +44,9 @@ class World:
 
     def shared(self, words):
         """The words of a command, with whom it shares the pages of the snapshot that it begins with."""
-        begins = words[0] == "restore" or words[0] == "do" and "--from" in words
-        return (words[0], "--share", self.share, *words[1:]) if begins and self.share and "--share" not in words else words
+        begins = words[0] == "restore" or (words[0] == "do" and "--from" in words)
+        is_said = any(str(word).startswith("--share") for word in words)
+        return (words[0], "--share", self.share, *words[1:]) if begins and self.share and not is_said else words
 
     def dormouse(self, *words, code=0, patience=60, stdin=None):
         words = self.shared(words)

@@ -122,6 +122,10 @@ pub const SWAP_IN_AHEAD: u64 = 3;
 /// Of each that the [template](crate::layout::TEMPLATE_PHYS) has, nothing but that it shows it, once it has been checked: to its number
 /// [`SHOWN`] is added. Of the others as [`SWAP_IN_AROUND`], where the first is one.
 pub const SWAP_IN_SHOWN: u64 = 4;
+/// Of the template's pages that it shows them, as [`SWAP_IN_SHOWN`], and all others.
+pub const SWAP_IN_SHOWN_ALL: u64 = 5;
+/// Pages as by [`SWAP_IN_SHOWN_ALL`], for which nobody waits yet.
+pub const SWAP_IN_SHOWN_AHEAD: u64 = 6;
 /// In the number of a frame: its content was not brought, and the template shows it.
 pub const SHOWN: u32 = 1 << 31;
 /// No frame's number.

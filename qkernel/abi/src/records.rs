@@ -181,9 +181,34 @@ records! {
     38 => PortMap(PortMap),
     /// Of a sandbox that begins with an image: the numbers of frames that come back first when it wakes.
     39 => WorkingSet(List<'a, u32>),
-    /// Of one that reports the frames that its programs touch first ([`crate::report::Report::WorkingSet`]): whether its work is that of
-    /// the first exec'd process, and over with it.
-    40 => RecordWorkingSet(bool),
+    /// Of one that reports the frames that its programs touch first ([`crate::report::Report::WorkingSet`]): until when, a [`RecordUntil`]
+    /// as its number.
+    40 => RecordWorkingSet(u32),
+}
+
+/// Until when touches are recorded; in any case until the sandbox hibernates or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordUntil {
+    /// For a few seconds
+    Time,
+    /// For a few seconds, or until the first exec'd process has ended
+    Exec,
+    /// Until it hibernates
+    Sleep,
+}
+
+impl RecordUntil {
+    /// Its number, from 0.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The one of this number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::Time, Self::Exec, Self::Sleep].into_iter().find(|until| until.number() == number)
+    }
 }
 
 fields! {

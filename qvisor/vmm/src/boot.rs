@@ -9,7 +9,8 @@ use abi::boot::{BootInfo, Platform};
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 use abi::mount::Handles;
 use abi::records::{
-    self, Limit, NetTable, PortMap, ProcessFlags, Record, RecordError, Seccomp, Setting, Winsize, decode,
+    self, Limit, NetTable, PortMap, ProcessFlags, Record, RecordError, RecordUntil, Seccomp, Setting,
+    Winsize, decode,
 };
 pub use abi::records::{Capabilities, Rlimit, Stream};
 use abi::seccomp::Instruction;
@@ -107,8 +108,8 @@ pub struct BootSpec {
     pub ports: Vec<(u16, u16)>,
     /// Of a sandbox that begins with an image: pages that come back first.
     pub working_set: Vec<u32>,
-    /// It tells which pages its programs touch first: until an exec'd process has ended (true), or not that.
-    pub records_working_set: Option<bool>,
+    /// It tells which pages its programs touch first, until then.
+    pub records_working_set: Option<RecordUntil>,
     /// The first process waits until it is told to begin.
     pub hold: bool,
     /// The working directory is made if it is missing.
@@ -159,8 +160,8 @@ impl BootSpec {
         if !self.working_set.is_empty() {
             put(Record::WorkingSet(self.working_set[..].into()));
         }
-        if let Some(of_exec) = self.records_working_set {
-            put(Record::RecordWorkingSet(of_exec));
+        if let Some(until) = self.records_working_set {
+            put(Record::RecordWorkingSet(until.number()));
         }
         if let Some(timers) = self.timers.record() {
             put(Record::Timers(timers));
@@ -399,7 +400,7 @@ mod tests {
             accepts_changed: true,
             ports: vec![(80, 8080)],
             working_set: vec![3, 9],
-            records_working_set: Some(false),
+            records_working_set: Some(RecordUntil::Time),
             hold: true,
             winsize: Some((24, 300)),
             ..BootSpec::default()
@@ -443,7 +444,7 @@ mod tests {
             Record::AcceptChanged(true),
             Record::PortMap(PortMap { old: 80, new: 8080 }),
             Record::WorkingSet([3, 9][..].into()),
-            Record::RecordWorkingSet(false),
+            Record::RecordWorkingSet(RecordUntil::Time.number()),
         ] {
             assert_eq!(found.iter().filter(|record| **record == expected).count(), 1, "{expected:?}");
         }

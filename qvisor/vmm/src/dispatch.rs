@@ -8,7 +8,7 @@ use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, ASYNC_SWAP_IN, BEGIN_WAKE, CLOCK, CONTAINER_TAKE,
     CPU_TIME, EVENTS, EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KEEP, KEEP_CONTENT, KICK, LOG,
     OPEN, PANIC, PLACED, PUT_CONTENT, RANDOM, RELEASE, REPORT, SET_DEADLINE, SNAPSHOT, STATS, SUBMIT,
-    SWAP_IN, SWAP_IN_AHEAD, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    SWAP_IN, SWAP_IN_AHEAD, SWAP_IN_SHOWN_AHEAD, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::report::{self, ContainerId, Report};
@@ -333,7 +333,10 @@ fn swap_in(sandbox: &Sandbox, [phys, count, how, ..]: [u64; 6]) -> i64 {
 fn submit_swap_in(sandbox: &Sandbox, [_, phys, count, how, token, _]: [u64; 6]) -> i64 {
     let (home, memory) = (Arc::clone(sandbox.hibernation()), Arc::clone(&sandbox.memory));
     let work = move || home.swap_in(&memory, phys, count, how).unwrap_or(-i64::from(libc::EIO));
-    let urgency = if how == SWAP_IN_AHEAD { Urgency::PagesAhead } else { Urgency::Page };
+    let urgency = match how {
+        SWAP_IN_AHEAD | SWAP_IN_SHOWN_AHEAD => Urgency::PagesAhead,
+        _ => Urgency::Page,
+    };
     sandbox.files.io().submit(token, urgency, Box::new(work)).unwrap_or_else(Errno::as_result)
 }
 

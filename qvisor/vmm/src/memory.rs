@@ -4,6 +4,7 @@
 //! hands over is turned into a host pointer by [`SandboxMemory::host_ptr`], and nowhere else.
 
 mod populated;
+mod template;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,13 +17,13 @@ use std::sync::Arc;
 use abi::boot::Platform;
 use abi::hostcall::Segment;
 use abi::layout::{
-    KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, TEMPLATE_PHYS, TEMPLATE_PHYS_MAX,
-    USER_PHYS, USER_PHYS_MAX, WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
+    KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, TEMPLATE_PHYS_MAX, USER_PHYS,
+    USER_PHYS_MAX, WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
 };
 use abi::word::to_usize;
-use rustix::fs::{AtFlags, StatxFlags};
 
 pub(crate) use self::populated::add_range;
+use self::template::Template;
 use crate::lock::{Mutex, Rank};
 use crate::recoverable_copy;
 
@@ -66,15 +67,6 @@ pub struct SandboxMemory {
     /// The chunks of the file window that are mapped.
     window: Mutex<BTreeMap<u64, WindowChunk>>,
     template: Option<Template>,
-}
-
-/// The pages of a snapshot that the sandbox shares with others: page `n` at offset `n` × 4096.
-#[derive(Debug)]
-struct Template {
-    /// Open for reading only, so that no mapping of it can be made writable.
-    file: Arc<OwnedFd>,
-    /// Whole pages, as far as the guest has frames for them.
-    len: u64,
 }
 
 // SAFETY: the reservation belongs to this object until it is dropped, and every access is by raw copies.
@@ -130,48 +122,6 @@ impl SandboxMemory {
                 .map_err(|_| failed("map user memory"))?;
         }
         Ok(memory)
-    }
-
-    /// With the pages of a snapshot as its template. The file must be open for reading only. Of the frames that are too many for the
-    /// template's region, it has no pages.
-    pub fn with_template(mut self, file: Arc<OwnedFd>) -> Result<Self, MemoryError> {
-        // SAFETY: asks for flags.
-        let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-        if flags < 0 || flags & libc::O_ACCMODE != libc::O_RDONLY {
-            return Err(MemoryError::Writable);
-        }
-        let found = rustix::fs::fstat(&*file)
-            .map_err(|error| MemoryError::Host { what: "look at the template", source: error.into() })?;
-        let all = u64::try_from(found.st_size).unwrap_or(0);
-        let len = all.min(self.user_len).min(TEMPLATE_PHYS_MAX - TEMPLATE_PHYS) / PAGE_SIZE * PAGE_SIZE;
-        if len > 0 {
-            self.map(TEMPLATE_PHYS, len, libc::MAP_SHARED, Some(file.as_fd()), 0, false)
-                .map_err(|_| failed("map the template"))?;
-            self.template = Some(Template { file, len });
-        }
-        Ok(self)
-    }
-
-    /// The file of the template and its bytes, if there is one.
-    #[must_use]
-    pub fn template(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        self.template.as_ref().map(|template| (template.file.as_fd(), template.len))
-    }
-
-    /// The first page of the template that its file does not have any more, if there is one.
-    #[must_use]
-    pub fn template_lost(&self) -> Option<u64> {
-        let (file, len) = self.template()?;
-        let now = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE).ok()?.stx_size;
-        (now < len).then_some(now / PAGE_SIZE)
-    }
-
-    /// The offset in the template of so many bytes at `phys`; `None` unless all of them lie in it.
-    #[must_use]
-    pub fn template_offset(&self, phys: u64, len: u64) -> Option<u64> {
-        let at = phys.checked_sub(TEMPLATE_PHYS)?;
-        let end = at.checked_add(len)?;
-        self.template.as_ref().filter(|template| end <= template.len).map(|_| at)
     }
 
     /// Replaces the mapping of `len` bytes at `phys`, which the caller has checked to lie in the reservation.

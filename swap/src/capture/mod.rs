@@ -2,7 +2,7 @@
 //! `filemap/mm_filemap_add_to_page_cache` (SnapBPF, "capture"). Whoever wants to know which pages of a snapshot a request needs has them read
 //! from a file that nothing of is cached, with read-ahead off.
 //!
-//! It takes `CAP_BPF` and `CAP_PERFMON` (or `CAP_SYS_ADMIN`), which the process that runs a sandbox has not.
+//! It takes `CAP_SYS_ADMIN`, with which tracefs is looked at and the program loaded, and which the process that runs a sandbox has not.
 
 mod program;
 
@@ -31,16 +31,18 @@ pub enum CaptureError {
     /// Something that the host was asked for.
     #[error("cannot {what}: {source}")]
     Host {
-        /// What it was asked for.
+        /// The thing that it was asked for.
         what: &'static str,
         /// Its answer.
         source: io::Error,
     },
     /// The fields are not those that are known.
-    #[error("the tracepoint has other fields than are known")]
+    #[error("cannot read the tracepoint: it has other fields than are known")]
     Format,
     /// Pages were read, and no fill was seen.
-    #[error("the file's pages come into the cache of another one")]
+    #[error(
+        "cannot see a file's pages come into the cache: they come into that of another one, or there is none"
+    )]
     Unseen,
 }
 
@@ -250,6 +252,8 @@ fn attach(program: &OwnedFd, id: u64) -> Result<OwnedFd, CaptureError> {
 #[derive(Debug)]
 struct Ring {
     fd: OwnedFd,
+    /// How far it has been read.
+    at: u64,
     ours: *mut c_void,
     theirs: *mut c_void,
 }
@@ -271,11 +275,19 @@ impl Ring {
             // SAFETY: a new mapping that replaces nothing.
             let place =
                 unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), at) };
-            if place == libc::MAP_FAILED { Err(failed("map the ring")) } else { Ok(place) }
+            if place == libc::MAP_FAILED {
+                return Err(failed("map the ring"));
+            }
+            // What is forked later, and may be taken over, does not have it.
+            // SAFETY: the range is that of the new mapping.
+            if unsafe { libc::madvise(place, len, libc::MADV_DONTFORK) } < 0 {
+                return Err(failed("keep the ring from children"));
+            }
+            Ok(place)
         };
         let ours = show(PAGE, libc::PROT_READ | libc::PROT_WRITE, 0)?;
         let theirs = show(THEIRS_BYTES, libc::PROT_READ, PAGE)?;
-        Ok(Self { fd, ours, theirs })
+        Ok(Self { fd, at: 0, ours, theirs })
     }
 
     /// The events that are there: index and order of a fill.
@@ -283,9 +295,9 @@ impl Ring {
         // SAFETY: the first words of both pages are positions, which both sides reach by atomics alone.
         let (ours, theirs) = unsafe { (&*self.ours.cast::<AtomicU64>(), &*self.theirs.cast::<AtomicU64>()) };
         let data = self.theirs.cast::<u8>().wrapping_add(PAGE);
-        let (mut at, mut events) = (ours.load(Ordering::Acquire), Vec::new());
-        while at < theirs.load(Ordering::Acquire) {
-            let inside = usize::try_from(at).unwrap_or(0) % RING_BYTES;
+        let mut events = Vec::new();
+        while self.at < theirs.load(Ordering::Acquire) {
+            let inside = usize::try_from(self.at).unwrap_or(0) % RING_BYTES;
             let event = data.wrapping_add(inside);
             // SAFETY: events begin at multiples of eight in the ring, which is mapped twice: none leaves the mapping.
             let head = unsafe { &*event.cast::<AtomicU32>() }.load(Ordering::Acquire);
@@ -298,8 +310,8 @@ impl Ring {
                 let [index, order] = unsafe { event.add(8).cast::<[u64; 2]>().read() };
                 events.push((index, order));
             }
-            at += (HEAD_BYTES + len).next_multiple_of(8);
-            ours.store(at, Ordering::Release);
+            self.at += (HEAD_BYTES + len).next_multiple_of(8);
+            ours.store(self.at, Ordering::Release);
         }
         events
     }
@@ -363,7 +375,10 @@ mod tests {
     fn what_finds_no_room_is_counted() {
         let dir = testdir::TempDir::new();
         let pages = RING_BYTES / 24 + 1000;
-        let Ok(file) = cold(&dir, pages) else { return };
+        let file = match cold(&dir, pages) {
+            Ok(file) => file,
+            Err(error) => return assert!(error.to_string().starts_with("cannot "), "{error}"),
+        };
         let mut capture = Capture::begin(&file).unwrap();
         let mut byte = [0];
         for page in 0..pages as u64 {

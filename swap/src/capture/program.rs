@@ -100,8 +100,11 @@ fn store_u64(to: u8, offset: i16, from: u8) -> Instruction {
 
 /// Loads 64 bits; `kind` says what they are.
 fn wide(to: u8, kind: u8, value: u64) -> [Instruction; 2] {
-    let half = |bits: u64| (bits & 0xffff_ffff) as u32 as i32;
-    [code(0x18, to, kind, 0, half(value)), code(0, 0, 0, 0, half(value >> 32))]
+    let half = |from: usize| {
+        let bytes = value.to_le_bytes();
+        i32::from_le_bytes([bytes[from], bytes[from + 1], bytes[from + 2], bytes[from + 3]])
+    };
+    [code(0x18, to, kind, 0, half(0)), code(0, 0, 0, 0, half(4))]
 }
 
 fn call(helper: i32) -> Instruction {

@@ -75,7 +75,7 @@ fn samples(ignored: &[AddressPrefix]) -> Vec<(Record<'_>, Vec<u8>)> {
         (Record::AcceptChanged(true), words(&[1])),
         (Record::PortMap(PortMap { old: 80, new: 8080 }), words(&[80, 8080])),
         (Record::WorkingSet([3, 9][..].into()), words(&[3, 9])),
-        (Record::RecordWorkingSet(true), words(&[1])),
+        (Record::RecordWorkingSet(RecordUntil::Exec.number()), words(&[1])),
     ]
 }
 

@@ -28,6 +28,10 @@ pub(super) enum How {
     Ahead,
     /// Of each that the template has, only that it is shown, and others as around the first.
     Shown,
+    /// Of each that the template has, only that it is shown, and all others.
+    ShownAll,
+    /// The same, for which nobody waits yet.
+    ShownAhead,
 }
 
 impl How {
@@ -38,6 +42,8 @@ impl How {
             Self::Set => hc::SWAP_IN_SET,
             Self::Ahead => hc::SWAP_IN_AHEAD,
             Self::Shown => hc::SWAP_IN_SHOWN,
+            Self::ShownAll => hc::SWAP_IN_SHOWN_ALL,
+            Self::ShownAhead => hc::SWAP_IN_SHOWN_AHEAD,
         }
     }
 }

@@ -74,7 +74,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Has the host bring it by itself.
     pub fn begin(self) {
-        let how = if self.is_shown { How::Shown } else { How::Ahead };
+        let how = if self.is_shown { How::ShownAhead } else { How::Ahead };
         self.arrivals.into_iter().for_each(|arrival| arrival.begin(how));
     }
 }

@@ -198,12 +198,13 @@ impl Space {
         // Once it is shown it stays so, or comes: this page is there either way.
         let page_is_shown = is_shown(frame);
         if !page_is_shown && residency::residence(frame) != Residence::Resident {
+            let is_shown = shows && template::may_have(frame);
             let (end, how) = match extent.is_scan() {
-                _ if shows && template::may_have(frame) => {
-                    (extent.end.min(page + SCAN_PAGES * PAGE), How::Shown)
+                true => {
+                    let how = if is_shown { How::ShownAll } else { How::All };
+                    ((page + SCAN_PAGES * PAGE).min(extent.end), how)
                 }
-                true => ((page + SCAN_PAGES * PAGE).min(extent.end), How::All),
-                false => (extent.end, How::Around),
+                false => (extent.end, if is_shown { How::Shown } else { How::Around }),
             };
             // While it is recorded what is wanted, nothing comes along.
             let others = if sees_writes { Vec::new() } else { self.absent_frames(extent.start, end, page) };

@@ -18,6 +18,10 @@ use crate::sched::work;
 
 /// Most bytes of a message that has to go in one call.
 const MESSAGE_MAX: usize = 128 * 1024;
+/// Bytes that are written to a pipe as a whole (pipe(7)).
+const PIPE_BUF: usize = 4096;
+/// Most bytes that are copied to be written to the host at a time.
+const BOUNCE_MAX: usize = 64 * 1024;
 /// Bytes to move that are a unit of work.
 const BYTES_A_UNIT: usize = 512;
 
@@ -373,6 +377,8 @@ impl<'a> IoBuf<'a> {
 struct SegmentList {
     segments: Vec<Segment>,
     total: usize,
+    /// They go in one call, whatever shows them.
+    is_whole: bool,
 }
 
 /// Why no more pieces can be listed.
@@ -400,13 +406,21 @@ impl SegmentList {
                 return Err(Obstacle::Fault);
             }
             let part = to_usize(at.left_in_page()).min(len - done);
-            let phys = match space.reach(at, access) {
+            let mut phys = match space.reach(at, access) {
                 Ok(phys) => phys,
                 Err(Stop::Away(away)) => return Err(Obstacle::Away(away)),
                 Err(_) => return Err(Obstacle::Fault),
             };
             match Region::of(phys) {
                 Region::Frame(_) => {}
+                // It cannot be copied in parts.
+                Region::Template(_) if self.is_whole => {
+                    phys = match space.bring_frame(at) {
+                        Ok(phys) => phys,
+                        Err(Stop::Away(away)) => return Err(Obstacle::Away(away)),
+                        Err(_) => return Err(Obstacle::Fault),
+                    };
+                }
                 Region::Window(_) | Region::Template(_) => return Err(Obstacle::Copy),
             }
             let full = self.segments.len() as u64 == SEGMENTS_MAX;
@@ -455,7 +469,9 @@ impl AddressSpace {
     ) -> Result<(usize, usize)> {
         let mut f = Some(f);
         let called = self.attempt(|space| {
-            let mut list = SegmentList::default();
+            // A pipe takes so much as a whole.
+            let is_whole = !write_memory && len <= PIPE_BUF;
+            let mut list = SegmentList { is_whole, ..SegmentList::default() };
             if let Err(Obstacle::Away(away)) = list.add(space, addr, len, write_memory) {
                 return Err(Stop::Away(away));
             }
@@ -465,7 +481,7 @@ impl AddressSpace {
         })?;
         match (called, f) {
             (Some(result), _) => result,
-            (None, Some(f)) => self.bounce(addr, len.min(PAGE_BYTES), write_memory, f),
+            (None, Some(f)) => self.bounce(addr, len.min(BOUNCE_MAX), write_memory, f),
             (None, None) => Err(Errno::EFAULT),
         }
     }
@@ -483,7 +499,7 @@ impl AddressSpace {
     ) -> Result<Option<(usize, R)>> {
         let mut f = Some(f);
         self.attempt(|space| {
-            let mut list = SegmentList::default();
+            let mut list = SegmentList { is_whole: whole && !write_memory, ..SegmentList::default() };
             let usable = match list.add_pieces(space, pieces, used, wanted, write_memory) {
                 Ok(()) => true,
                 Err(Obstacle::Away(away)) => return Err(Stop::Away(away)),
@@ -506,10 +522,13 @@ impl AddressSpace {
         write_memory: bool,
         f: impl FnOnce(&[Segment], usize) -> Result<(usize, usize)>,
     ) -> Result<(usize, usize)> {
-        let len = len.min(to_usize(addr.left_in_page()));
-        let mut page = vec![0u8; len];
+        let access = if write_memory { Access::Write } else { Access::Read };
+        let least = len.min(to_usize(addr.left_in_page()));
         // Touch the target first: nothing may be consumed for a bad address.
-        self.walk(addr, len, if write_memory { Access::Write } else { Access::Read }, |_, _, _| Ok(()))?;
+        let reached = |len| self.walk(addr, len, access, |_, _, _| Ok(()));
+        let len = if !write_memory && len > least && reached(len).is_ok() { len } else { least };
+        reached(len)?;
+        let mut page = vec![0u8; len];
         if !write_memory {
             self.copy_in(addr, &mut page)?;
         }

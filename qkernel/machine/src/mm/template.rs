@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use alloc::vec::Vec;
 
+use super::addr::UserAddr;
 use super::arrival::{self, Arrival, How};
 use super::aspace::{AddressSpace, Space};
 use super::away::{Away, Stop};
@@ -99,16 +100,15 @@ fn lock_soon(space: &AddressSpace) -> Option<MutexGuard<'_, Space>> {
 impl Space {
     /// A write to a page that the template shows: the content comes into the frame that the entry has a reference to, or if others have one
     /// as well, into another one.
-    pub(super) fn write_to_template(
-        &mut self,
-        vma: &Vma,
-        page: u64,
-        entry: Entry,
-    ) -> core::result::Result<(), Stop> {
+    pub(super) fn write_to_template(&mut self, vma: &Vma, page: u64, entry: Entry) -> Result<(), Stop> {
         let (Some(frame), Some(shown)) = (entry.held(), entry.region()) else {
             return Err(Errno::EFAULT.into());
         };
-        match self.copy_of_template(vma, page, frame, shown) {
+        if let Some(family) = &self.family {
+            family.note(page);
+        }
+        touches::wrote(frame);
+        match self.copy_of_template((page, vma.entry_flags(true)), frame, shown) {
             // The file is not what it was.
             Err(Stop::Failed(Errno::EFAULT)) => Err(self.lose_template(page)),
             Ok(()) => {
@@ -116,6 +116,20 @@ impl Space {
                 Ok(())
             }
             copied => copied,
+        }
+    }
+
+    /// Has the content of a page that the template shows in a frame, which is shown from then on; result: the physical address.
+    pub(super) fn bring_frame(&mut self, addr: UserAddr) -> Result<u64, Stop> {
+        let page = page_down(addr.get());
+        let entry = self.table.get(page);
+        let (Some(frame), Some(vma)) = (entry.held(), self.find(page)) else {
+            return Err(Errno::EFAULT.into());
+        };
+        let flags = vma.entry_flags(false) | entry.0 & Entry::PATCHED;
+        match self.copy_of_template((page, flags), frame, Region::of(entry.phys())) {
+            Err(Stop::Failed(Errno::EFAULT)) => Err(self.lose_template(page)),
+            copied => copied.map(|()| self.table.get(page).phys() + (addr.get() - page)),
         }
     }
 
@@ -132,6 +146,7 @@ impl Space {
         if count < AHEAD_FROM || touches::sees_writes() || frames::available() < SCARCE_FRAMES {
             return;
         }
+        let flags = vma.entry_flags(true);
         for addr in (1..=count / 2).map(|count| page + count * PAGE).take_while(|addr| *addr < vma.end) {
             let entry = self.table.get(addr);
             let (Some(frame), true) = (entry.held(), entry.is_of_template() && entry.has(Entry::PRESENT))
@@ -139,24 +154,19 @@ impl Space {
                 return;
             };
             let shown = Region::of(entry.phys());
-            if !frames::is_exclusive(frame) || self.copy_of_template(vma, addr, frame, shown).is_err() {
+            if !frames::is_exclusive(frame) || self.copy_of_template((addr, flags), frame, shown).is_err() {
                 return;
             }
         }
     }
 
+    /// Has a page that the template shows in a frame, by an entry with these flags.
     fn copy_of_template(
         &mut self,
-        vma: &Vma,
-        page: u64,
+        (page, flags): (u64, u64),
         frame: Frame,
         shown: Region,
-    ) -> core::result::Result<(), Stop> {
-        if let Some(family) = &self.family {
-            family.note(page);
-        }
-        touches::wrote(frame);
-        let flags = vma.entry_flags(true);
+    ) -> Result<(), Stop> {
         if frames::is_exclusive(frame) {
             if residency::residence(frame) == Residence::Resident {
                 return Ok(self.install(page, Entry::new(frame.addr(), flags))?);
@@ -194,7 +204,10 @@ impl AddressSpace {
         let page = page_down(addr);
         let mut was_shown = false;
         let lost = self.attempt(|space| {
-            if !space.table.get(page).is_of_template() {
+            let entry = space.table.get(page);
+            if !entry.is_of_template() {
+                // Another thread has met it just before: a frame is always there.
+                was_shown |= entry.frame().is_some() && space.find(page).is_some_and(serves);
                 return Ok(());
             }
             was_shown = true;

@@ -17,6 +17,7 @@ use super::physical::account;
 use super::physical::frames::{self, Frame};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
+use crate::time;
 
 /// A page leaves the set when it was probed so many times in a row without being touched.
 const KEEP_PROBES: u8 = 2;
@@ -46,6 +47,8 @@ static SET: SpinLock<WorkingSet> = SpinLock::new(Rank::WorkingSet, WorkingSet::n
 static PROBE: AtomicU64 = AtomicU64::new(Probe::NONE.word());
 /// The current wake is recorded, and writes are to be seen.
 static RECORDING: AtomicBool = AtomicBool::new(false);
+/// Until when that is so (monotonic), though nobody has told yet what was recorded.
+static SEEN_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 /// There is no set yet, and neighbours that become present with touched pages join it, too.
 static GUESSING: AtomicBool = AtomicBool::new(true);
 
@@ -384,7 +387,7 @@ pub fn touched_in_store(frame: u32) {
 
 /// Whether the first write to each page is to be seen, by a fault of its own.
 pub fn sees_writes() -> bool {
-    RECORDING.load(Ordering::Relaxed)
+    RECORDING.load(Ordering::Relaxed) && time::monotonic_ns() < SEEN_UNTIL_NS.load(Ordering::Relaxed)
 }
 
 /// The frame is written, where that is to be seen.
@@ -443,7 +446,13 @@ pub(super) fn adopt(pages: &[Touch]) {
 
 /// The wake that comes next is recorded.
 pub fn record() {
+    see_until(u64::MAX);
     SET.lock().learning = Learning::Recording;
+}
+
+/// Writes are seen until then where they are recorded.
+pub fn see_until(until_ns: u64) {
+    SEEN_UNTIL_NS.store(until_ns, Ordering::Relaxed);
 }
 
 /// The frames that were touched first since then, in order, those that were written with [`WRITTEN`]. The record is over.

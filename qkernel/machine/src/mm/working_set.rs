@@ -25,7 +25,7 @@ use crate::spin::SpinLock;
 use crate::{platform, sched};
 
 pub use super::touches::{
-    GUESSED_MAX, Touch, begin_in_place, begin_wake, record, recorded, store, store_guess,
+    GUESSED_MAX, Touch, begin_in_place, begin_wake, record, recorded, see_until, store, store_guess,
 };
 
 /// Pages of a batch that comes back while tasks run, or while another CPU is busy with the last one: 512 KiB, 16 MiB.
@@ -120,7 +120,9 @@ pub fn adopt(mut recorded: Vec<u32>) {
 /// Brings the set back and makes its entries present. While tasks run (`streams`) it comes in small batches; else another
 /// CPU that is idle makes the entries present meanwhile, and has the stubs map them. Best effort: faults do the rest.
 pub fn bring_back(streams: bool) {
-    let members = touches::members();
+    // Where it is recorded what is wanted, and pages need only be shown, nothing comes unasked.
+    let is_recorded = template::is_there() && touches::sees_writes();
+    let members = if is_recorded { Vec::new() } else { touches::members() };
     let shared = !streams && platform::current().mirrors() && platform::cpus() > 1;
     // While no task runs, user or kernel code, nobody sees that an entry comes before its content.
     let frozen = if shared { sched::freeze_queue() } else { None };

@@ -94,8 +94,13 @@ impl Base {
         let memory_bytes = pod.resources(container).memory_bytes(process::host_memory());
         let checked = described.check_bundle(&mounts, container.terminal);
         checked.and_then(|()| manifest.check_limit(memory_bytes)).map_err(unfit)?;
-        let template = Store::of_user(&options.node)?.template(&snapshot, &settings.share)?;
-        Ok(Self { platform, snapshot: Some(snapshot), template, further: None, digest })
+        Ok(Self {
+            template: template(&snapshot, options, settings)?,
+            platform,
+            snapshot: Some(snapshot),
+            further: None,
+            digest,
+        })
     }
 
     /// The memory of what begins with a sealed snapshot is to be sealed as well when it comes to the disk.
@@ -115,11 +120,7 @@ impl Base {
         let (head, page_key) = (snapshot.manifest.head.clone(), snapshot.page_key.clone());
         let further =
             snapshot.manifest.container.pod.iter().flatten().map(|further| further.number).collect();
-        let mut files = snapshot.files()?;
-        if let Some(template) = &self.template {
-            files.pages = template.try_clone()?;
-        }
-        let shares = self.template.is_some();
+        let (files, shares) = snapshot.files(self.template.as_ref())?;
         Ok(Some(RestorePlan { head, files, shares, page_key, further, told }))
     }
 
@@ -133,6 +134,20 @@ impl Base {
     pub(super) fn read_ahead(&self) {
         self.snapshot.iter().for_each(|snapshot| snapshot.read_ahead(self.template.as_ref()));
     }
+}
+
+/// The pages that it shares. A node's default is for snapshots that can be shared.
+fn template(
+    snapshot: &Opened,
+    options: &CreateOptions,
+    settings: &Settings,
+) -> Result<Option<File>, SnapshotError> {
+    let template = Store::of_user(&options.node)?.template(snapshot, &settings.share);
+    if let (Err(error), false) = (&template, settings.asks_to_share) {
+        (options.warn)(&error.to_string());
+        return Ok(None);
+    }
+    template
 }
 
 fn find(options: &CreateOptions, settings: &Settings) -> Result<Option<Arc<Opened>>, SnapshotError> {

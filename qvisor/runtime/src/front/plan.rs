@@ -110,11 +110,8 @@ pub(super) fn of_snapshot(
     options.opened.read_ahead(options.template.as_deref());
     options.opened.say_working_set(&mut boot, is_silent, warn);
     let (told, page_key) = (options.opened.start_recording(), options.opened.page_key.clone());
-    let mut files = options.opened.files().map_err(|error| unfit(error.into()))?;
-    let shares = options.template.is_some();
-    if let Some(template) = &options.template {
-        files.pages = template.try_clone().map_err(|error| unfit(error.into()))?;
-    }
+    let template = options.template.as_deref();
+    let (files, shares) = options.opened.files(template).map_err(|error| unfit(error.into()))?;
     Ok(Plan {
         tree: Tree::CopyOnWrite {
             root,

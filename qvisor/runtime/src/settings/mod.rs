@@ -74,6 +74,9 @@ pub enum Sharing {
     Domain(Id),
 }
 
+/// Most letters of a domain's name: it is a part of a file's.
+const DOMAIN_MAX: usize = 200;
+
 impl FromStr for Sharing {
     type Err = &'static str;
 
@@ -81,6 +84,7 @@ impl FromStr for Sharing {
         match text {
             "none" => Ok(Self::None),
             "snapshot" => Ok(Self::Snapshot),
+            domain if domain.len() > DOMAIN_MAX => Err("longer than a domain's name may be, 200 letters"),
             domain => {
                 Id::new(domain).map(Self::Domain).map_err(|_| "neither none, snapshot nor a domain's name")
             }
@@ -122,6 +126,8 @@ pub struct Settings {
     pub pods: Pods,
     pub snapshot: FromSnapshot,
     pub share: Sharing,
+    /// Somebody has asked for that, and it is not the node's default.
+    pub asks_to_share: bool,
     pub hibernation: Wishes,
 }
 
@@ -257,6 +263,7 @@ impl Settings {
     /// allows is an error.
     pub fn settle(command: Asked, bundle: &Asked, node: &NodeConfig) -> Result<Self, Widening> {
         widening::check(bundle, node)?;
+        let asks_to_share = command.share.is_some() || bundle.share.is_some();
         let all = command.or(bundle.clone()).or(node.default.clone());
         Ok(Self {
             platform: all.platform,
@@ -269,6 +276,7 @@ impl Settings {
             pods: all.pods.unwrap_or_default(),
             snapshot: all.snapshot.unwrap_or_default(),
             share: all.share.unwrap_or_default(),
+            asks_to_share,
             hibernation: all.hibernation,
         })
     }

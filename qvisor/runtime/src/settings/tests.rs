@@ -23,6 +23,7 @@ fn strangers_may_ask_for_less() {
         ("userns", "mapped"),
         ("userns", "auto"),
         ("share-files", "off"),
+        ("share", "none"),
         ("mitigations", "auto"),
         ("platform", "auto"),
         ("pause", "hibernate"),
@@ -128,6 +129,27 @@ fn a_configuration_that_others_can_write_is_refused() {
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     assert!(load().unwrap_err().contains("no regular file"));
+}
+
+#[test]
+fn strangers_share_pages_as_the_node_does_or_allows() {
+    let share = |whom| [("share", whom)];
+    for (whom, node) in
+        [("snapshot", ""), ("them", ""), ("them", "share = 'us'"), ("snapshot", "share = 'us'")]
+    {
+        assert_eq!(settle(&share(whom), node), Err(Widening { name: "share" }), "{whom}, {node}");
+        assert!(settle(&share(whom), &format!("{node}\nallow = ['share']")).is_ok());
+    }
+    let us = Sharing::Domain(crate::state::Id::new("us").unwrap());
+    let settled = settle(&share("us"), "share = 'us'").unwrap();
+    assert!(settled.share == us && settled.asks_to_share);
+    let settled = settle(&[], "share = 'us'").unwrap();
+    assert!(settled.share == us && !settled.asks_to_share);
+    assert_eq!(settle(&share("none"), "share = 'us'").unwrap().share, Sharing::None);
+    assert_eq!("x".repeat(200).parse::<Sharing>().map(|_| ()), Ok(()));
+    for bad in ["", "a/b", "../x", &"x".repeat(201)] {
+        assert!(bad.parse::<Sharing>().is_err(), "{bad}");
+    }
 }
 
 #[test]

@@ -21,20 +21,21 @@ const BYTES: usize = 32;
 /// Others than the owner may read or write it.
 const OF_OTHERS: u32 = 0o077;
 
-/// A key; it is never shown.
+/// A key; it is never shown. It lies in a place of its own, so that nothing of it is left where it was moved from: processes that are forked
+/// later, which do not get it, have this one's memory.
 #[derive(Clone)]
-pub(crate) struct Key([u8; BYTES]);
+pub(crate) struct Key(Box<[u8; BYTES]>);
 
 impl Drop for Key {
     fn drop(&mut self) {
-        wipe(&mut self.0);
+        wipe(&mut self.0[..]);
     }
 }
 
 impl Key {
     #[cfg(test)]
     pub(super) fn of_bytes(bytes: [u8; BYTES]) -> Self {
-        Self(bytes)
+        Self(bytes.into())
     }
 
     /// The seal of these bytes.
@@ -44,7 +45,7 @@ impl Key {
 
     /// A key that is derived from it for some purpose.
     pub(super) fn derive(&self, context: &str, salt: &[u8]) -> blake3::Hash {
-        blake3::Hasher::new_derive_key(context).update(&self.0).update(salt).finalize()
+        blake3::Hasher::new_derive_key(context).update(&self.0[..]).update(salt).finalize()
     }
 
     /// The key in a file: a fleet's, which the node's configuration names, or a user's.
@@ -102,12 +103,16 @@ fn read(file: File) -> io::Result<Key> {
     } else {
         let mut bytes = Vec::with_capacity(BYTES + 1);
         file.take(BYTES as u64 + 1).read_to_end(&mut bytes)?;
-        let found = <[u8; BYTES]>::try_from(bytes.as_slice());
-        wipe(&mut bytes);
-        match found {
-            Ok(bytes) => return Ok(Key(bytes)),
-            Err(_) => "it is no key of 32 bytes",
+        let mut key = Box::new([0; BYTES]);
+        let is_key = bytes.len() == BYTES;
+        if is_key {
+            key.copy_from_slice(&bytes);
         }
+        wipe(&mut bytes);
+        if is_key {
+            return Ok(Key(key));
+        }
+        "it is no key of 32 bytes"
     };
     Err(io::Error::other(why))
 }

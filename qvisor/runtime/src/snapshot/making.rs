@@ -27,7 +27,7 @@ use super::manifest::{
 };
 use super::place::{KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
 use super::sealing::{self, ContentKey};
-use super::sharing::SHARED;
+use super::sharing::{self, SHARED};
 use super::{digest, working_set};
 use crate::removal;
 use crate::state::Id;
@@ -477,16 +477,14 @@ const OURS: [&str; 11] = [
 /// Removes the files of a snapshot.
 pub(super) fn empty(directory: &Directory) -> io::Result<()> {
     empty_but_directories(directory)?;
-    for name in [SHARED, LAYER].map(OsStr::new) {
-        match directory.directory(name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            inner => {
-                removal::empty(inner?.as_fd(), "").map_err(|left| left.source)?;
-                directory.remove_directory(name)?;
-            }
+    sharing::empty(directory)?;
+    match directory.directory(OsStr::new(LAYER)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        layer => {
+            removal::empty(layer?.as_fd(), "").map_err(|left| left.source)?;
+            directory.remove_directory(OsStr::new(LAYER))
         }
     }
-    Ok(())
 }
 
 fn empty_but_directories(directory: &Directory) -> io::Result<()> {

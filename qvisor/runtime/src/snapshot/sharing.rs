@@ -14,14 +14,19 @@ use rustix::fs::{self, Advice, AtFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use vmm::directory::Directory;
 
+use super::hold;
+use super::manifest::Manifest;
 use super::store::{Opened, Store, WorkingSet};
-use super::working_set::{self, Recording};
+use super::working_set::{self, PAGES_MAX, Recording};
 use super::{SnapshotError, Unfit};
 use crate::settings::Sharing;
 use crate::state::Id;
 
+/// So many of a manifest's digest are in the names of files of domains.
+const DIGEST_LETTERS: usize = 16;
+
 /// The directory of the domains' files, in that of the snapshot.
-pub(super) const SHARED: &str = "shared";
+pub(super) const SHARED: &str = ".shared";
 
 impl Store {
     /// The pages of a snapshot, to be mapped by what begins with it; `None`: they are not shared. A file that is open for reading only.
@@ -58,18 +63,20 @@ impl Store {
         match domain {
             None => opened.files.pages.try_clone().map(Some).map_err(unreadable),
             Some(domain) => {
-                let directory = self.found(&opened.place)?;
-                let file = of_domain(&directory, &opened.files.pages, domain, files.pages_bytes);
+                let digest = opened.digest()?;
+                let of = (domain, digest.get(..DIGEST_LETTERS).unwrap_or_default());
+                let file = of_domain(&opened.directory, &opened.files.pages, of, files.pages_bytes);
                 file.map(Some).map_err(|source| SnapshotError::Share { place: opened.place.clone(), source })
             }
         }
     }
 }
 
-/// A snapshot whose working set is being recorded, once more if it has one.
+/// A snapshot whose working set is being recorded, once more if it has one. It has no key: sandboxes that are forked get this memory.
 #[derive(Debug)]
 pub struct Recorder {
     directory: Directory,
+    manifest: Manifest,
     before: Option<u64>,
 }
 
@@ -79,24 +86,52 @@ const WRITTEN_STEP: Duration = Duration::from_millis(10);
 
 impl Store {
     /// Makes ready to record what a sandbox that begins with `opened` needs. Where its pages can be shared it has them from a copy of which
-    /// nothing is cached, and which goes with it.
-    pub fn record(&self, opened: &mut Opened) -> Result<Recorder, SnapshotError> {
+    /// nothing is cached, and which goes with it; `warn` is told why if not.
+    pub fn record(&self, opened: &mut Opened, warn: fn(&str)) -> Result<Recorder, SnapshotError> {
         let unfit = |why: Unfit| SnapshotError::Unfit { place: opened.place.clone(), why };
-        let directory = self.found(&opened.place)?;
+        let clone = || opened.directory.try_clone().map_err(|error| unfit(error.into()));
+        let (directory, again) = (clone()?, clone()?);
         let of = working_set::Of::new(&opened.manifest, &self.key()?).map_err(unfit)?;
-        let again = directory.try_clone().map_err(|error| unfit(error.into()))?;
-        // It goes with that: the sandbox, which is forked later, does not get the key.
         let recording = Recording::new(of, again);
         if recording.is_none() {
             return Err(unfit(Unfit::ReadOnly));
         }
-        let pages = self.template(opened, &Sharing::Snapshot).ok().flatten();
+        let bytes = opened.manifest.files.pages_bytes;
         let cold =
-            pages.map(|pages| cold_copy(&directory, &pages, opened.manifest.files.pages_bytes)).transpose();
-        opened.cold = cold.map_err(|source| SnapshotError::Share { place: opened.place.clone(), source })?;
+            self.template(opened, &Sharing::Snapshot).map_err(|error| error.to_string()).and_then(|pages| {
+                let copied = pages.map(|pages| cold_copy(&directory, &pages, bytes)).transpose();
+                copied.map_err(|error| format!("its pages cannot be copied: {error}"))
+            });
+        opened.cold = cold.unwrap_or_else(|why| {
+            warn(&format!("fills of the page cache are not seen, and the kernel's own list serves: {why}"));
+            None
+        });
         opened.working_set = WorkingSet::Missing(None, recording);
+        (opened.fills, opened.is_recorded) = (Vec::new(), true);
         let before = inode_of(&directory);
-        Ok(Recorder { directory, before })
+        Ok(Recorder { directory, manifest: opened.manifest.clone(), before })
+    }
+
+    /// Adds pages that were seen to come into the page cache, in this order, as many as a working set can have.
+    pub fn add_fills(&self, recorder: &Recorder, pages: &[u32]) -> io::Result<()> {
+        let mut pages: Vec<u32> =
+            pages.iter().copied().filter(|page| *page < recorder.manifest.head.pages_end()).collect();
+        pages.truncate(PAGES_MAX);
+        pages.sort_unstable();
+        self.of(recorder)?.add(&recorder.directory, working_set::FILLS, &pages)
+    }
+
+    /// How many pages the working set has, and how many were seen to come into the page cache.
+    pub fn recorded_pages(&self, recorder: &Recorder) -> io::Result<(usize, usize)> {
+        let of = self.of(recorder)?;
+        let count =
+            |name| of.read_file(&recorder.directory, name).ok().flatten().map_or(0, |pages| pages.len());
+        Ok((count(working_set::WORKING_SET), count(working_set::FILLS)))
+    }
+
+    fn of(&self, recorder: &Recorder) -> io::Result<working_set::Of> {
+        let key = self.key().map_err(io::Error::other)?;
+        working_set::Of::new(&recorder.manifest, &key).map_err(io::Error::other)
     }
 }
 
@@ -112,6 +147,12 @@ impl Recorder {
             thread::sleep(WRITTEN_STEP);
         }
         true
+    }
+
+    /// Where the snapshot is.
+    #[must_use]
+    pub fn directory(&self) -> &Directory {
+        &self.directory
     }
 }
 
@@ -130,47 +171,74 @@ fn inode_of(directory: &Directory) -> Option<u64> {
 
 /// A copy of a file without a name, of which nothing is cached, and nothing is read but what is asked for. It is open for reading only.
 fn cold_copy(directory: &Directory, pages: &File, bytes: u64) -> io::Result<File> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let made = File::from(fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)?);
+    let made = unnamed(directory)?;
     copy(pages, &made, bytes)?;
     made.sync_data()?;
-    let path = format!("/proc/self/fd/{}", made.as_raw_fd());
-    let file = File::open(path)?;
+    let file = File::open(path_of(&made))?;
     fs::fadvise(&file, 0, None, Advice::DontNeed)?;
     fs::fadvise(&file, 0, None, Advice::Random)?;
     Ok(file)
 }
 
-/// The file of a domain, which is made if it is not there.
-fn of_domain(directory: &Directory, pages: &File, domain: &Id, bytes: u64) -> io::Result<File> {
+/// The file of a domain, which is made if it is not there. Its name tells of which snapshot it is: there may have been another one here.
+fn of_domain(
+    directory: &Directory,
+    pages: &File,
+    (domain, digest): (&Id, &str),
+    bytes: u64,
+) -> io::Result<File> {
+    // Nobody removes the snapshot meanwhile but by its name.
+    let _held = hold::hold(directory)?;
     let shared = match directory.make_directory(OsStr::new(SHARED)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             directory.directory(OsStr::new(SHARED))?
         }
         made => made?,
     };
-    let name = format!("{}.img", domain.as_str());
-    for _ in 0..2 {
-        match shared.file_to_read(&name) {
-            // Another length is that of another snapshot, which was in this directory.
-            Ok(file) if file.metadata()?.len() == bytes => return Ok(file),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => make(&shared, pages, &name, bytes)?,
-        }
+    let name = format!("{}.{digest}.img", domain.as_str());
+    let found = || match shared.file_to_read(&name) {
+        Ok(file) if file.metadata()?.len() == bytes => Ok(Some(file)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(None),
+    };
+    if let Some(file) = found()? {
+        return Ok(file);
     }
+    // One after the other makes one.
+    let turn = File::from(shared.directory(OsStr::new("."))?.into_parts().0);
+    turn.lock()?;
+    if let Some(file) = found()? {
+        return Ok(file);
+    }
+    let made = unnamed(&shared)?;
+    copy(pages, &made, bytes)?;
+    made.sync_data()?;
+    let _ = shared.remove_file(&name);
+    fs::linkat(fs::CWD, path_of(&made), &shared, &name, AtFlags::SYMLINK_FOLLOW)?;
     shared.file_to_read(&name)
 }
 
-/// Makes the file of a domain, as a whole or not at all. Where two make it at once, either will do.
-fn make(shared: &Directory, pages: &File, name: &str, bytes: u64) -> io::Result<()> {
-    let fresh = format!(".{}", Id::random().as_str());
-    let file = shared.new_file(&fresh)?;
-    let made =
-        copy(pages, &file, bytes).and_then(|()| file.sync_data()).and_then(|()| shared.rename(&fresh, name));
-    if made.is_err() {
-        let _ = shared.remove_file(&fresh);
+/// A file without a name in a directory.
+fn unnamed(directory: &Directory) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(File::from(fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)?))
+}
+
+fn path_of(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Removes the files of all domains, and no others.
+pub(super) fn empty(directory: &Directory) -> io::Result<()> {
+    let shared = match directory.directory(OsStr::new(SHARED)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        shared => shared?,
+    };
+    for name in shared.names()?.iter().filter_map(|name| name.to_str()).filter(|name| name.ends_with(".img"))
+    {
+        shared.remove_file(name)?;
     }
-    made
+    directory.remove_directory(OsStr::new(SHARED))
 }
 
 /// Copies a file with holes.
@@ -227,7 +295,9 @@ mod tests {
         file.write_at(&[9; 4096], 4 << 20).unwrap();
         let bytes = file.metadata().unwrap().len();
         let pages = directory.file_to_read(PAGES).unwrap();
-        let of = |domain: &str| of_domain(&directory, &pages, &Id::new(domain).unwrap(), bytes).unwrap();
+        File::create_new(dir.path().join(super::hold::MANIFEST)).unwrap();
+        let of =
+            |domain: &str| of_domain(&directory, &pages, (&Id::new(domain).unwrap(), "00"), bytes).unwrap();
         let (a, again, b) = (of("a"), of("a"), of("b"));
         let inode = |file: &File| file.metadata().unwrap().ino();
         assert_eq!(inode(&a), inode(&again));
@@ -241,10 +311,16 @@ mod tests {
         assert!((&a).write(&[0]).is_err(), "it is open for reading only");
         assert!(disk_bytes(&directory) >= 4 * 4096);
         // Of another snapshot that was here.
-        file.set_len(bytes + 4096).unwrap();
-        assert_ne!(
-            inode(&of_domain(&directory, &pages, &Id::new("a").unwrap(), bytes + 4096).unwrap()),
-            inode(&a)
+        let id = Id::new("a").unwrap();
+        assert_ne!(inode(&of_domain(&directory, &pages, (&id, "01"), bytes).unwrap()), inode(&a));
+        std::fs::write(dir.path().join(SHARED).join("other"), []).unwrap();
+        assert!(
+            empty(&directory).is_err() && dir.path().join(SHARED).join("other").exists(),
+            "what is nobody's stays"
         );
+        std::fs::remove_file(dir.path().join(SHARED).join("other")).unwrap();
+        empty(&directory).unwrap();
+        empty(&directory).unwrap();
+        assert!(!directory.has(SHARED));
     }
 }

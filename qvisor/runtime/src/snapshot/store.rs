@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use abi::records::RecordUntil;
 use serde::Serialize;
 use vmm::boot::BootSpec;
 use vmm::checkpoint::{self, ImageFiles, PageKey};
@@ -54,9 +55,13 @@ pub struct Opened {
     /// The working set that was recorded, or the way to record one, if there is any.
     pub working_set: WorkingSet,
     /// The pages that were seen to come into the page cache when it was recorded; empty: nobody has seen any.
-    fills: Vec<u32>,
+    pub(super) fills: Vec<u32>,
     /// The file to share in place of the snapshot's own, of which nothing is cached: it is being recorded.
     pub(super) cold: Option<File>,
+    /// It is what the sandbox is begun for.
+    pub(super) is_recorded: bool,
+    /// Where all of it is.
+    pub(super) directory: Directory,
 }
 
 /// The list by which the host reads pages ahead.
@@ -221,14 +226,26 @@ impl Store {
         let found = of.read(&directory);
         // Of one that is no use nobody needs to hear: the working set serves.
         let fills = of.read_file(&directory, working_set::FILLS).ok().flatten().unwrap_or_default();
-        let recording = Recording::new(of, directory);
+        let again = directory.try_clone().map_err(|error| Unfit::from(error).at(place))?;
+        let recording = Recording::new(of, again);
         let working_set = match found {
             Ok(Some(pages)) => WorkingSet::Recorded(pages),
             Ok(None) => WorkingSet::Missing(None, recording),
             Err(why) => WorkingSet::Missing(Some(why), recording),
         };
-        let (place, cold) = (place.clone(), None);
-        Ok(Opened { place, manifest, files, page_key, changes, _held: held, working_set, fills, cold })
+        Ok(Opened {
+            place: place.clone(),
+            manifest,
+            files,
+            page_key,
+            changes,
+            _held: held,
+            working_set,
+            fills,
+            cold: None,
+            is_recorded: false,
+            directory,
+        })
     }
 
     /// Checks all of a snapshot, page by page, wherever it can run. `key_file`: of the key that its content is sealed by.
@@ -261,7 +278,14 @@ impl Store {
                     return Err(Unfit::Changed(LAYER.into()).into());
                 }
             }
-            working_set::Of::new(&manifest, &key)?.read(&directory).map_err(Unfit::from)?;
+            let of = working_set::Of::new(&manifest, &key)?;
+            for name in [working_set::WORKING_SET, working_set::FILLS] {
+                match of.read_file(&directory, name) {
+                    // It is recorded anew.
+                    Err(BadWorkingSet::Version) | Ok(_) => {}
+                    Err(why) => return Err(Unfit::from(why).into()),
+                }
+            }
             Ok(manifest)
         };
         check().map_err(|why| why.at(place))
@@ -274,28 +298,6 @@ impl Store {
         let manifest = manifest_in(&directory, &key).map_err(|why| why.at(place))?;
         let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
         Ok(of.read(&directory).ok().flatten().map(|pages| pages.len()))
-    }
-
-    /// Adds pages of a snapshot that were seen to come into the page cache.
-    pub fn add_fills(&self, place: &Place, pages: &[u32]) -> Result<(), SnapshotError> {
-        let (directory, of) = self.recorded(place)?;
-        let mut pages = pages.to_vec();
-        pages.sort_unstable();
-        of.add(&directory, working_set::FILLS, &pages).map_err(|error| Unfit::from(error).at(place))
-    }
-
-    fn recorded(&self, place: &Place) -> Result<(Directory, working_set::Of), SnapshotError> {
-        let (directory, key) = (self.found(place)?, self.key()?);
-        let manifest = manifest_in(&directory, &key).map_err(|why| why.at(place))?;
-        let of = working_set::Of::new(&manifest, &key).map_err(|why| why.at(place))?;
-        Ok((directory, of))
-    }
-
-    /// How many pages the recorded working set of a snapshot has, and how many were seen to come into the page cache.
-    pub fn recorded_pages(&self, place: &Place) -> Result<(usize, usize), SnapshotError> {
-        let (directory, of) = self.recorded(place)?;
-        let count = |name| of.read_file(&directory, name).ok().flatten().map_or(0, |pages| pages.len());
-        Ok((count(working_set::WORKING_SET), count(working_set::FILLS)))
     }
 
     /// The snapshots of the store, by name.
@@ -426,9 +428,14 @@ fn files_in(directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Un
 }
 
 impl Opened {
-    /// Further descriptors of its files, for another process.
-    pub fn files(&self) -> io::Result<ImageFiles> {
-        self.files.try_clone()
+    /// Further descriptors of its files, for another process, with the pages that are shared in place of its own if they are; and whether they
+    /// are.
+    pub fn files(&self, template: Option<&File>) -> io::Result<(ImageFiles, bool)> {
+        let mut files = self.files.try_clone()?;
+        if let Some(template) = template {
+            files.pages = template.try_clone()?;
+        }
+        Ok((files, template.is_some()))
     }
 
     /// Starts the process that writes its working set, if it has none; without one it is recorded another time.
@@ -449,15 +456,23 @@ impl Opened {
                     let place = &self.place;
                     warn(&format!("the working set of snapshot {place} is not used: {why}; {advice}"));
                 }
-                boot.records_working_set = recording.as_ref().map(|_| of_exec);
+                let until = match () {
+                    () if self.is_recorded => RecordUntil::Sleep,
+                    () if of_exec => RecordUntil::Exec,
+                    () => RecordUntil::Time,
+                };
+                boot.records_working_set = recording.as_ref().map(|_| until);
             }
         }
     }
 
     /// Has the host read the pages that will be brought first, from the file that is shared if there is one.
     pub(crate) fn read_ahead(&self, template: Option<&File>) {
-        let WorkingSet::Recorded(pages) = &self.working_set else { return };
-        let pages = if self.fills.is_empty() { pages } else { &self.fills };
+        let pages = match &self.working_set {
+            _ if !self.fills.is_empty() => &self.fills,
+            WorkingSet::Recorded(pages) => pages,
+            WorkingSet::Missing(..) => return,
+        };
         let pages: Vec<u32> = pages.iter().map(|page| working_set::number(*page)).collect();
         match template {
             Some(template) => checkpoint::read_ahead(template, &pages),
@@ -471,7 +486,7 @@ impl Opened {
             Prefetch::Bpf if self.fills.is_empty() => return Err(Unfit::NoFills.at(&self.place)),
             Prefetch::Bpf => {}
             Prefetch::List => self.fills = Vec::new(),
-            Prefetch::None => self.working_set = WorkingSet::Missing(None, None),
+            Prefetch::None => (self.working_set, self.fills) = (WorkingSet::Missing(None, None), Vec::new()),
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ const HEAD_BYTES: usize = 16;
 const NUMBER_BYTES: usize = 4;
 const SEAL_BYTES: usize = blake3::OUT_LEN;
 /// Most pages.
-const PAGES_MAX: usize = abi::report::WORKING_SET_MAX_PAGES;
+pub(super) const PAGES_MAX: usize = abi::report::WORKING_SET_MAX_PAGES;
 const LENGTH_MAX: usize = HEAD_BYTES + PAGES_MAX * NUMBER_BYTES + SEAL_BYTES;
 
 /// The number of a page, without [`WRITTEN`].

@@ -269,6 +269,8 @@ pub(crate) enum Fetch {
     Set,
     /// Of each that the template has, only whether it is as it was written; of the others as [`Self::Around`], where the first is one
     Shown,
+    /// Of each that the template has, only whether it is as it was written; and all others
+    ShownAll,
 }
 
 impl Fetch {
@@ -278,13 +280,14 @@ impl Fetch {
             hc::SWAP_IN_ALL | hc::SWAP_IN_AHEAD => Some(Self::All),
             hc::SWAP_IN_SET => Some(Self::Set),
             hc::SWAP_IN_SHOWN => Some(Self::Shown),
+            hc::SWAP_IN_SHOWN_ALL | hc::SWAP_IN_SHOWN_AHEAD => Some(Self::ShownAll),
             _ => None,
         }
     }
 
     /// Whether only some of those that are named need come.
     fn is_around(self) -> bool {
-        matches!(self, Self::Around | Self::Shown)
+        matches!(self, Self::Around | Self::Shown | Self::ShownAll)
     }
 }
 
@@ -374,14 +377,14 @@ impl Hibernation {
         injection::pass(if how == Fetch::Set { Point::Prefetching } else { Point::Fetching });
         let start = Instant::now();
         let mut shown = Vec::new();
-        if how == Fetch::Shown {
-            shown = template::shown(&*home.read(), memory, &mut pages)?;
+        if matches!(how, Fetch::Shown | Fetch::ShownAll) {
+            shown = template::shown(&home.read(), memory, &mut pages, how)?;
             self.counters.shown(shown.len() as u64);
         }
         let bytes = match how {
-            Fetch::Shown if pages.is_empty() => 0,
+            _ if pages.is_empty() => 0,
             Fetch::Around | Fetch::Shown => home.read().pages().fetch_around(&mut pages)?,
-            Fetch::All | Fetch::Set => home.read().pages().fetch(&pages)?,
+            Fetch::All | Fetch::Set | Fetch::ShownAll => home.read().pages().fetch(&pages)?,
         };
         match how {
             Fetch::Set => {
@@ -392,8 +395,10 @@ impl Hibernation {
                 woken.bytes += bytes;
                 woken.prefetch_us += micros(start.elapsed());
             }
-            Fetch::Around | Fetch::All | Fetch::Shown if pages.is_empty() => {}
-            Fetch::Around | Fetch::All | Fetch::Shown => self.counters.fetched(pages.len() as u64, bytes),
+            _ if pages.is_empty() => {}
+            Fetch::Around | Fetch::All | Fetch::Shown | Fetch::ShownAll => {
+                self.counters.fetched(pages.len() as u64, bytes)
+            }
         }
         if how.is_around() {
             came.extend(pages.iter().map(|page| page.id));

@@ -6,15 +6,17 @@ use abi::hostcall as hc;
 use abi::layout::TEMPLATE_PHYS;
 use swap::{Base, Page, PageId, SwapError};
 
+use super::Fetch;
 use super::home::PagesHome;
 use crate::memory::SandboxMemory;
 
 /// Takes those out of `pages` that are shown: the template has them, and they are as they were written. If the first is not, that is an
-/// error. Others are left only where the first is none of the template's, and lies among them.
+/// error. Others are left, but with [`Fetch::Shown`] only where the first is one.
 pub(super) fn shown(
     home: &PagesHome,
     memory: &SandboxMemory,
     pages: &mut Vec<Page>,
+    how: Fetch,
 ) -> Result<Vec<PageId>, SwapError> {
     let Some(first) = pages.first().map(|page| page.id) else { return Ok(Vec::new()) };
     let Some(on_base) = home.on_a_base() else { return Ok(Vec::new()) };
@@ -25,7 +27,7 @@ pub(super) fn shown(
             && memory.template_offset(TEMPLATE_PHYS + place, PAGE_SIZE).is_some()
     };
     let mut ids: Vec<PageId> = pages.extract_if(.., |page| is_shown(page)).map(|page| page.id).collect();
-    if pages.first().is_some_and(|page| page.id != first) {
+    if how == Fetch::Shown && pages.first().is_some_and(|page| page.id != first) {
         pages.clear();
     }
     ids.sort_unstable();

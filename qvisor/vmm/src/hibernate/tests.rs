@@ -72,7 +72,7 @@ fn what_did_not_come_is_struck_out_of_any_batch() {
 fn bad_requests_are_refused() {
     let (memory, hibernation) = begin();
     let errno = |ids: &[PageId], how| swap_in(&memory, &hibernation, ids, how).0;
-    assert_eq!(errno(&[1], hc::SWAP_IN_AHEAD + 1), -i64::from(libc::EINVAL));
+    assert_eq!(errno(&[1], hc::SWAP_IN_SHOWN_AHEAD + 1), -i64::from(libc::EINVAL));
     assert_eq!(errno(&[1024], hc::SWAP_IN_ALL), BAD);
     assert_eq!(hibernation.swap_in(&memory, u64::MAX, 1, hc::SWAP_IN_ALL).unwrap(), BAD);
     // A page that is nowhere is lost.
