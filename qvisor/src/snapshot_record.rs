@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use abi::report::WORKING_SET_MAX_PAGES;
 use runtime::container::Surroundings;
@@ -27,6 +28,8 @@ use crate::snapshot_args::{ChangedFiles, RecordArgs, named_place};
 
 /// How often a recording is made once more of which the host's list is not whole.
 const ATTEMPTS: u32 = 3;
+/// Longer than a clone is recorded.
+const AWAKE: Duration = Duration::from_hours(24 * 30);
 /// Bytes that what the clone changes may take up on the host's disk.
 const DISK_BYTES: u64 = 1 << 30;
 
@@ -65,8 +68,8 @@ pub fn record(
     args: &RecordArgs,
 ) -> Result<u8, Failure> {
     for _ in 0..ATTEMPTS {
-        if let Some(recorder) = attempt(root, node.clone(), store, args)? {
-            return tell(store, &recorder, args);
+        if let Some(pages) = attempt(root, node.clone(), store, args)? {
+            return tell(pages, args);
         }
     }
     Err(failed(args, "fills of the page cache were missed each time; try again"))
@@ -82,32 +85,25 @@ fn attempt(
     node: (NodeConfig, bool),
     store: &Store,
     args: &RecordArgs,
-) -> Result<Option<Recorder>, Failure> {
-    let mut opened = store.open(&named_place(&args.name)?, None)?;
-    if opened.manifest.files.sealed.is_some() {
+) -> Result<Option<(usize, usize)>, Failure> {
+    let place = named_place(&args.name)?;
+    if store.inspect(&place)?.files.sealed.is_some() {
         return Err(failed(args, "its content is sealed; restores record what such need"));
     }
+    let mut opened = store.open(&place, None)?;
     let recorder = store.record(&mut opened, warn)?;
     let capture = opened.cold().and_then(|file| begin_capture(&recorder, file));
     let share = if opened.cold().is_some() { Sharing::Snapshot } else { Sharing::None };
-    let clone = CloneOptions {
-        id: Id::random(),
-        disk_bytes: DISK_BYTES,
-        userns: UserNamespace::default(),
-        share: Some(share),
-        hibernation: Wishes::default(),
-        surroundings: Surroundings {
-            accepts_changed: args.changed_files == ChangedFiles::Accept,
-            ports: args.port.clone(),
-        },
-    };
+    let clone = clone_options(args, share);
     let (capture, seen, slept) = (RefCell::new(capture), RefCell::new(Seen::default()), RefCell::new(None));
+    let see = |seen: &RefCell<Seen>, capture: &RefCell<Option<Capture>>| {
+        let taken = capture.borrow_mut().as_mut().map_or(Ok(()), |capture| seen.borrow_mut().take(capture));
+        taken.map_err(|error| failed(args, &error.to_string()))
+    };
     let requests = |root: &Root, id: &Id| {
         for _ in 0..args.requests {
             let code = request(args, id)?;
-            if let Some(capture) = capture.borrow_mut().as_mut() {
-                seen.borrow_mut().take(capture).map_err(|error| failed(args, &error.to_string()))?;
-            }
+            see(&seen, &capture)?;
             if code != 0 {
                 return Err(failed(args, &format!("its command ended with {code}")));
             }
@@ -115,6 +111,7 @@ fn attempt(
         if seen.borrow().is_whole() {
             // With its sleep the kernel tells what it has seen. It may be asleep already.
             *slept.borrow_mut() = orders::hibernate(root, id).err().map(|error| error.to_string());
+            see(&seen, &capture)?;
         }
         Ok(0)
     };
@@ -123,15 +120,27 @@ fn attempt(
     if !seen.is_whole() {
         return Ok(None);
     }
-    if !recorder.wait() {
-        let why =
-            slept.into_inner().unwrap_or_else(|| "its working set was not written; is the disk full?".into());
-        return Err(failed(args, &why));
+    let fills = capture.into_inner().map(|_| seen.pages);
+    let kept =
+        store.keep_recorded(&recorder, fills.as_deref()).map_err(|error| failed(args, &error.to_string()))?;
+    let why = || slept.into_inner().unwrap_or_else(|| "its programs touched no page".into());
+    kept.map(Some).ok_or_else(|| failed(args, &why()))
+}
+
+/// How the clone is run.
+fn clone_options(args: &RecordArgs, share: Sharing) -> CloneOptions {
+    CloneOptions {
+        id: Id::random(),
+        disk_bytes: DISK_BYTES,
+        userns: UserNamespace::default(),
+        share: Some(share),
+        // It sleeps when it has been recorded, and not before.
+        hibernation: Wishes { idle_timeout: Some(AWAKE), ..Wishes::default() },
+        surroundings: Surroundings {
+            accepts_changed: args.changed_files == ChangedFiles::Accept,
+            ports: args.port.clone(),
+        },
     }
-    if capture.into_inner().is_some() {
-        store.add_fills(&recorder, &seen.pages).map_err(|error| failed(args, &error.to_string()))?;
-    }
-    Ok(Some(recorder))
 }
 
 /// Begins to see which pages of a file come into the page cache; where that cannot be, it is said.
@@ -162,9 +171,7 @@ fn request(args: &RecordArgs, id: &Id) -> Result<u8, Failure> {
     Ok(ended.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-fn tell(store: &Store, recorder: &Recorder, args: &RecordArgs) -> Result<u8, Failure> {
-    let (touched, filled) =
-        store.recorded_pages(recorder).map_err(|error| failed(args, &error.to_string()))?;
+fn tell((touched, filled): (usize, usize), args: &RecordArgs) -> Result<u8, Failure> {
     if args.json {
         return say(&format!("{:#}\n", json!({ "touched_pages": touched, "filled_pages": filled })));
     }

@@ -7,11 +7,13 @@
 //   free          reads pages and gives them up; "free ok"
 //   reuse         writes to new memory; "reuse ok"
 //   reused        looks whether it is what was written; "reused ok"
+//   mark          makes a file, /srv/mark; "mark ok"
 //   secret WORD   writes WORD to all pages that no way has changed; "secret ok"
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -323,10 +325,96 @@ static int messages(void) {
     return close(ends[0]) | close(ends[1]);
 }
 
+// Through the host: a file, and sockets over its loopback. Every third page was written before, so pieces lie in several places.
+static size_t mixed(size_t count) {
+    size_t first = fresh(count);
+    for (size_t i = first; i < first + count; i += 3)
+        at(i)[0] = stamp(i, 0);
+    return first;
+}
+
+static int drained(const char *how, int from, size_t first, size_t bytes) {
+    static uint64_t back[64 * WORDS];
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = read(from, (char *)back + done, bytes - done);
+        if (got <= 0)
+            return FAIL("%s: %zu of %zu bytes came", how, done, bytes);
+        done += got;
+    }
+    for (size_t i = 0; i < bytes / PAGE; i++)
+        if (same(how, first + i, back + i * WORDS, 0, WORDS) < 0)
+            return -1;
+    return 0;
+}
+
+static int host_files(void) {
+    int file = open("/srv/out", O_CREAT | O_TRUNC | O_RDWR, 0600);
+    if (file < 0 && (errno == ENOENT || errno == EROFS))
+        return 0;
+    TRY(file);
+    size_t first = mixed(60);
+    for (size_t done = 0; done < 60 * PAGE;) {
+        ssize_t put = write(file, (char *)at(first) + done, 60 * PAGE - done);
+        TRY(put);
+        done += put;
+    }
+    TRY(lseek(file, 0, SEEK_SET));
+    if (drained("a file", file, first, 60 * PAGE) < 0)
+        return -1;
+    // Across a border of pages, in one piece.
+    size_t second = fresh(2);
+    if (pwrite(file, (char *)at(second) + PAGE / 2, PAGE, 0) != PAGE)
+        return FAIL("a small write is not whole");
+    uint64_t back[WORDS];
+    TRY(pread(file, back, PAGE, 0));
+    return same("a small write", second, back, WORDS / 2, WORDS) < 0 || same("a small write", second + 1, back + WORDS / 2, 0, WORDS / 2) < 0
+               ? -1 : close(file);
+}
+
+static void *sends(void *of) {
+    size_t first = ((size_t *)of)[0];
+    int to = (int)((size_t *)of)[1];
+    for (size_t done = 0; done < 60 * PAGE;) {
+        ssize_t put = send(to, (char *)at(first) + done, 60 * PAGE - done, 0);
+        if (put <= 0)
+            break;
+        done += put;
+    }
+    shutdown(to, SHUT_WR);
+    return NULL;
+}
+
+static int host_sockets(void) {
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof here;
+    int listens = socket(AF_INET, SOCK_STREAM, 0), calls = socket(AF_INET, SOCK_STREAM, 0);
+    TRY(bind(listens, (void *)&here, len));
+    TRY(listen(listens, 1));
+    TRY(getsockname(listens, (void *)&here, &len));
+    TRY(connect(calls, (void *)&here, len));
+    int other = accept(listens, NULL, NULL);
+    TRY(other);
+    size_t of[2] = {mixed(60), calls};
+    pthread_t thread;
+    TRY(-pthread_create(&thread, NULL, sends, of));
+    int came = drained("tcp", other, of[0], 60 * PAGE);
+    pthread_join(thread, NULL);
+    if (came < 0)
+        return -1;
+    here.sin_port = 0;
+    int gets = socket(AF_INET, SOCK_DGRAM, 0), puts_to = socket(AF_INET, SOCK_DGRAM, 0);
+    TRY(bind(gets, (void *)&here, len));
+    TRY(getsockname(gets, (void *)&here, &len));
+    size_t first = mixed(8);
+    TRY(sendto(puts_to, at(first), 8 * PAGE, 0, (void *)&here, len));
+    return drained("udp", gets, first, 8 * PAGE) | close(gets) | close(puts_to) | close(calls) | close(other) | close(listens);
+}
+
 static const struct { const char *name; int (*go)(void); } WAYS[] = {
     {"loads", loads}, {"stores", stores}, {"atomics", locked_stores}, {"write", write_calls}, {"read", read_calls},
     {"vectors", vectors}, {"process_vm", other_process}, {"proc", proc_mem}, {"fork", forks}, {"mprotect", protections},
     {"madvise", advice}, {"mremap", moves}, {"futex", futexes}, {"vmsplice", splices}, {"messages", messages},
+    {"files of the host", host_files}, {"sockets of the host", host_sockets},
 };
 
 static uint64_t *again;
@@ -371,6 +459,9 @@ static void answer(char *line) {
         puts(give_up());
     } else if (!strcmp(line, "reuse\n") || !strcmp(line, "reused\n")) {
         puts(reuse(line[5] == '\n'));
+    } else if (!strcmp(line, "mark\n")) {
+        int file = open("/srv/mark", O_CREAT | O_WRONLY, 0600);
+        puts(file < 0 || close(file) < 0 ? "no mark" : "mark ok");
     } else if (!strcmp(line, "sum\n")) {
         puts(all_same("sum", next, pages - next) < 0 ? wrong : "sum ok");
     } else if (sscanf(line, "secret %60s", word) == 1) {

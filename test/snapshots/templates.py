@@ -177,7 +177,9 @@ def recorded(world):
 
     def asked(pages):
         lines = "".join(f"page {page}\\n" for page in pages)
-        return ("/bin/sh", "-c", f"printf '{lines}' >>{container.srv}/ask; sleep 0.5")
+        mark = container.srv / "mark"
+        waits = f"while [ ! -e {mark} ]; do sleep 0.02; done; rm {mark}"
+        return ("/bin/sh", "-c", f"printf '{lines}mark\\n' >>{container.srv}/ask; {waits}")
     told = json.loads(record(*asked(range(100, 500, 2))).stdout)
     first = pages_in(path / "ws")
     check(200 <= len(first) == told["touched_pages"] < 1000, f"{len(first)} pages were touched, and it says {told}")

@@ -298,11 +298,25 @@ impl<'a> IoBuf<'a> {
         if whole && !write_memory && self.remaining > MESSAGE_MAX {
             return Err(Errno::EMSGSIZE);
         }
-        let len = self.remaining.min(if whole { MESSAGE_MAX } else { PAGE_BYTES });
+        let most = match (whole, write_memory) {
+            (true, _) => MESSAGE_MAX,
+            (false, true) => PAGE_BYTES,
+            (false, false) => BOUNCE_MAX,
+        };
+        let mut len = self.remaining.min(most);
         let mut bytes = vec![0u8; len];
         let start = self.mark();
         if !write_memory {
-            self.drain(&mut bytes)?;
+            if let Err(error) = self.drain(&mut bytes) {
+                // What is before the place that cannot be read goes.
+                if whole || len <= PAGE_BYTES {
+                    return Err(error);
+                }
+                self.rewind(start);
+                len = PAGE_BYTES;
+                bytes.truncate(len);
+                self.drain(&mut bytes)?;
+            }
             self.rewind(start);
         }
         let (moved, result) =
@@ -418,7 +432,9 @@ impl SegmentList {
                     phys = match space.bring_frame(at) {
                         Ok(phys) => phys,
                         Err(Stop::Away(away)) => return Err(Obstacle::Away(away)),
-                        Err(_) => return Err(Obstacle::Fault),
+                        // There is no memory for it.
+                        Err(Stop::Failed(_)) => return Err(Obstacle::Copy),
+                        Err(Stop::Fault(_)) => return Err(Obstacle::Fault),
                     };
                 }
                 Region::Window(_) | Region::Template(_) => return Err(Obstacle::Copy),
@@ -526,11 +542,20 @@ impl AddressSpace {
         let least = len.min(to_usize(addr.left_in_page()));
         // Touch the target first: nothing may be consumed for a bad address.
         let reached = |len| self.walk(addr, len, access, |_, _, _| Ok(()));
-        let len = if !write_memory && len > least && reached(len).is_ok() { len } else { least };
-        reached(len)?;
+        let mut len = if !write_memory && len > least && reached(len).is_ok() { len } else { least };
+        if len == least {
+            reached(len)?;
+        }
         let mut page = vec![0u8; len];
         if !write_memory {
-            self.copy_in(addr, &mut page)?;
+            if len > least && self.copy_in(addr, &mut page).is_err() {
+                // A mapped file is shorter by now: what is before its end is written.
+                len = least;
+                page.truncate(len);
+            }
+            if len == least {
+                self.copy_in(addr, &mut page)?;
+            }
         }
         let segment = Segment { phys: platform::phys_of(page.as_ptr()), len: len as u64 };
         let (offered, moved) = f(&[segment], len)?;

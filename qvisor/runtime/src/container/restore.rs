@@ -12,7 +12,7 @@ use super::error::ContainerError;
 use super::membership::Membership;
 use crate::control::Restores;
 use crate::oci::{self, ContainerSpec};
-use crate::settings::{FromSnapshot, Settings};
+use crate::settings::{FromSnapshot, Settings, Sharing};
 use crate::snapshot::{MountPoint, Opened, Place, SnapshotError, Store, Unfit};
 use crate::vmm_process::plan::RestorePlan;
 
@@ -80,12 +80,7 @@ impl Base {
             let restores = Restores { number: further.number, or_begins: options.snapshot.is_none() };
             return Ok(Self { platform, snapshot: None, template: None, further: Some(restores), digest });
         }
-        match (&described.pod, pod, &options.clone) {
-            (Some(_), _, Some(_)) => return Err(unfit(Unfit::OfPod).into()),
-            (Some(_), Membership::None, _) => return Err(unfit(Unfit::NeedsPod).into()),
-            (None, Membership::First(_), _) => return Err(unfit(Unfit::NoPod).into()),
-            _ => {}
-        }
+        check_pod(described.pod.is_some(), pod, options.clone.is_some()).map_err(unfit)?;
         if let Some(name) = &options.snapshot_container {
             return Err(failed(format!(
                 "it is to go on as container {name} of a pod, and its bundle is of none"
@@ -94,13 +89,8 @@ impl Base {
         let memory_bytes = pod.resources(container).memory_bytes(process::host_memory());
         let checked = described.check_bundle(&mounts, container.terminal);
         checked.and_then(|()| manifest.check_limit(memory_bytes)).map_err(unfit)?;
-        Ok(Self {
-            template: template(&snapshot, options, settings)?,
-            platform,
-            snapshot: Some(snapshot),
-            further: None,
-            digest,
-        })
+        let template = template(&snapshot, options, settings)?;
+        Ok(Self { platform, snapshot: Some(snapshot), template, further: None, digest })
     }
 
     /// The memory of what begins with a sealed snapshot is to be sealed as well when it comes to the disk.
@@ -136,6 +126,16 @@ impl Base {
     }
 }
 
+/// Checks that what begins with a pod is one, and nothing else is.
+fn check_pod(is_of_pod: bool, pod: &Membership, is_clone: bool) -> Result<(), Unfit> {
+    match (is_of_pod, pod) {
+        (true, _) if is_clone => Err(Unfit::OfPod),
+        (true, Membership::None) => Err(Unfit::NeedsPod),
+        (false, Membership::First(_)) => Err(Unfit::NoPod),
+        _ => Ok(()),
+    }
+}
+
 /// The pages that it shares. A node's default is for snapshots that can be shared.
 fn template(
     snapshot: &Opened,
@@ -143,11 +143,16 @@ fn template(
     settings: &Settings,
 ) -> Result<Option<File>, SnapshotError> {
     let template = Store::of_user(&options.node)?.template(snapshot, &settings.share);
-    if let (Err(error), false) = (&template, settings.asks_to_share) {
-        (options.warn)(&error.to_string());
-        return Ok(None);
+    match &template {
+        // Who is to share with a domain is to be apart from others as well.
+        Err(SnapshotError::Unfit { why: Unfit::NotShared(why), .. })
+            if !settings.asks_to_share && settings.share == Sharing::Snapshot =>
+        {
+            (options.warn)(&format!("the pages of snapshot {} are not shared: {why}", snapshot.place));
+            Ok(None)
+        }
+        _ => template,
     }
-    template
 }
 
 fn find(options: &CreateOptions, settings: &Settings) -> Result<Option<Arc<Opened>>, SnapshotError> {

@@ -477,14 +477,15 @@ const OURS: [&str; 11] = [
 /// Removes the files of a snapshot.
 pub(super) fn empty(directory: &Directory) -> io::Result<()> {
     empty_but_directories(directory)?;
-    sharing::empty(directory)?;
     match directory.directory(OsStr::new(LAYER)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         layer => {
             removal::empty(layer?.as_fd(), "").map_err(|left| left.source)?;
-            directory.remove_directory(OsStr::new(LAYER))
+            directory.remove_directory(OsStr::new(LAYER))?;
         }
     }
+    // Last: what somebody has put there stays, and so does the directory.
+    sharing::empty(directory)
 }
 
 fn empty_but_directories(directory: &Directory) -> io::Result<()> {

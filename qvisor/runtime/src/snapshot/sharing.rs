@@ -5,19 +5,20 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use rustix::fs::{self, Advice, AtFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{self, Access, Advice, AtFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use vmm::directory::Directory;
 
 use super::hold;
 use super::manifest::Manifest;
 use super::store::{Opened, Store, WorkingSet};
-use super::working_set::{self, PAGES_MAX, Recording};
+use super::working_set::{self, PAGES_MAX};
 use super::{SnapshotError, Unfit};
 use crate::settings::Sharing;
 use crate::state::Id;
@@ -77,76 +78,79 @@ impl Store {
 pub struct Recorder {
     directory: Directory,
     manifest: Manifest,
-    before: Option<u64>,
+    teller: Arc<Teller>,
 }
 
-/// For how long the process that writes a working set is waited for.
-const WRITTEN_PATIENCE: Duration = Duration::from_secs(10);
-const WRITTEN_STEP: Duration = Duration::from_millis(10);
+/// Where the sandbox that is recorded tells what it needed.
+pub(super) type Teller = Mutex<Option<UnixStream>>;
+
+/// For how long a sandbox that has ended is listened to.
+const TOLD_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Store {
     /// Makes ready to record what a sandbox that begins with `opened` needs. Where its pages can be shared it has them from a copy of which
     /// nothing is cached, and which goes with it; `warn` is told why if not.
     pub fn record(&self, opened: &mut Opened, warn: fn(&str)) -> Result<Recorder, SnapshotError> {
         let unfit = |why: Unfit| SnapshotError::Unfit { place: opened.place.clone(), why };
-        let clone = || opened.directory.try_clone().map_err(|error| unfit(error.into()));
-        let (directory, again) = (clone()?, clone()?);
-        let of = working_set::Of::new(&opened.manifest, &self.key()?).map_err(unfit)?;
-        let recording = Recording::new(of, again);
-        if recording.is_none() {
+        let directory = opened.directory.try_clone().map_err(|error| unfit(error.into()))?;
+        if fs::accessat(&directory, ".", Access::WRITE_OK, AtFlags::EACCESS).is_err() {
             return Err(unfit(Unfit::ReadOnly));
         }
         let bytes = opened.manifest.files.pages_bytes;
-        let cold =
-            self.template(opened, &Sharing::Snapshot).map_err(|error| error.to_string()).and_then(|pages| {
-                let copied = pages.map(|pages| cold_copy(&directory, &pages, bytes)).transpose();
-                copied.map_err(|error| format!("its pages cannot be copied: {error}"))
-            });
+        let cold = match self.template(opened, &Sharing::Snapshot) {
+            Ok(pages) => pages
+                .map(|pages| cold_copy(&directory, &pages, bytes))
+                .transpose()
+                .map_err(|error| format!("its pages cannot be copied: {error}")),
+            Err(SnapshotError::Unfit { why: Unfit::NotShared(why), .. }) => Err(why.to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
         opened.cold = cold.unwrap_or_else(|why| {
             warn(&format!("fills of the page cache are not seen, and the kernel's own list serves: {why}"));
             None
         });
-        opened.working_set = WorkingSet::Missing(None, recording);
-        (opened.fills, opened.is_recorded) = (Vec::new(), true);
-        let before = inode_of(&directory);
-        Ok(Recorder { directory, manifest: opened.manifest.clone(), before })
+        let teller = Arc::<Teller>::default();
+        opened.working_set = WorkingSet::Missing(None, None);
+        (opened.fills, opened.recorded) = (Vec::new(), Some(Arc::clone(&teller)));
+        Ok(Recorder { directory, manifest: opened.manifest.clone(), teller })
     }
 
-    /// Adds pages that were seen to come into the page cache, in this order, as many as a working set can have.
-    pub fn add_fills(&self, recorder: &Recorder, pages: &[u32]) -> io::Result<()> {
-        let mut pages: Vec<u32> =
-            pages.iter().copied().filter(|page| *page < recorder.manifest.head.pages_end()).collect();
-        pages.truncate(PAGES_MAX);
-        pages.sort_unstable();
-        self.of(recorder)?.add(&recorder.directory, working_set::FILLS, &pages)
-    }
-
-    /// How many pages the working set has, and how many were seen to come into the page cache.
-    pub fn recorded_pages(&self, recorder: &Recorder) -> io::Result<(usize, usize)> {
-        let of = self.of(recorder)?;
+    /// Writes down what the sandbox that was recorded has told, which has ended, and the pages that were seen to come into the page cache, in
+    /// this order; result: how many pages the working set has now, and how many were seen. `None`: it has told of none.
+    pub fn keep_recorded(
+        &self,
+        recorder: &Recorder,
+        fills: Option<&[u32]>,
+    ) -> io::Result<Option<(usize, usize)>> {
+        let of = working_set::Of::new(&recorder.manifest, &self.key().map_err(io::Error::other)?);
+        let of = of.map_err(io::Error::other)?;
+        let told = of.told(&recorder.told()?);
+        if told.is_empty() {
+            return Ok(None);
+        }
+        of.add(&recorder.directory, working_set::WORKING_SET, &told)?;
+        if let Some(fills) = fills {
+            let end = recorder.manifest.head.pages_end();
+            let mut pages: Vec<u32> = fills.iter().copied().filter(|page| *page < end).collect();
+            pages.truncate(PAGES_MAX);
+            pages.sort_unstable();
+            of.add(&recorder.directory, working_set::FILLS, &pages)?;
+        }
         let count =
             |name| of.read_file(&recorder.directory, name).ok().flatten().map_or(0, |pages| pages.len());
-        Ok((count(working_set::WORKING_SET), count(working_set::FILLS)))
-    }
-
-    fn of(&self, recorder: &Recorder) -> io::Result<working_set::Of> {
-        let key = self.key().map_err(io::Error::other)?;
-        working_set::Of::new(&recorder.manifest, &key).map_err(io::Error::other)
+        Ok(Some((count(working_set::WORKING_SET), count(working_set::FILLS))))
     }
 }
 
 impl Recorder {
-    /// Waits until the working set has been written; whether it was.
-    #[must_use]
-    pub fn wait(&self) -> bool {
-        let until = Instant::now() + WRITTEN_PATIENCE;
-        while inode_of(&self.directory) == self.before {
-            if Instant::now() >= until {
-                return false;
-            }
-            thread::sleep(WRITTEN_STEP);
-        }
-        true
+    /// Returns what the sandbox has told, which may be anything.
+    fn told(&self) -> io::Result<Vec<u8>> {
+        let stream = self.teller.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(stream) = stream else { return Ok(Vec::new()) };
+        stream.set_read_timeout(Some(TOLD_PATIENCE))?;
+        let mut bytes = Vec::new();
+        stream.take((PAGES_MAX * size_of::<u32>()) as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// Where the snapshot is.
@@ -162,11 +166,6 @@ impl Opened {
     pub fn cold(&self) -> Option<&File> {
         self.cold.as_ref()
     }
-}
-
-/// Which file the working set is in now.
-fn inode_of(directory: &Directory) -> Option<u64> {
-    fs::statat(directory, working_set::WORKING_SET, AtFlags::SYMLINK_NOFOLLOW).ok().map(|found| found.st_ino)
 }
 
 /// A copy of a file without a name, of which nothing is cached, and nothing is read but what is asked for. It is open for reading only.

@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
 
 use abi::records::RecordUntil;
 use serde::Serialize;
@@ -23,6 +25,7 @@ use super::making::{self, Making};
 use super::manifest::{FileDigest, Files, LENGTH_MAX, MANIFEST, Manifest};
 use super::place::{KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
 use super::sealing::ContentKey;
+use super::sharing::Teller;
 use super::working_set;
 use super::working_set::{BadWorkingSet, Recording};
 use super::{below, hold, layer, sharing};
@@ -58,8 +61,8 @@ pub struct Opened {
     pub(super) fills: Vec<u32>,
     /// The file to share in place of the snapshot's own, of which nothing is cached: it is being recorded.
     pub(super) cold: Option<File>,
-    /// It is what the sandbox is begun for.
-    pub(super) is_recorded: bool,
+    /// Where it tells what it needs, which it is begun for.
+    pub(super) recorded: Option<Arc<Teller>>,
     /// Where all of it is.
     pub(super) directory: Directory,
 }
@@ -243,7 +246,7 @@ impl Store {
             working_set,
             fills,
             cold: None,
-            is_recorded: false,
+            recorded: None,
             directory,
         })
     }
@@ -440,6 +443,11 @@ impl Opened {
 
     /// Starts the process that writes its working set, if it has none; without one it is recorded another time.
     pub(crate) fn start_recording(&self) -> Option<OwnedFd> {
+        if let Some(teller) = &self.recorded {
+            let (ours, theirs) = UnixStream::pair().ok()?;
+            *teller.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
+            return Some(theirs.into());
+        }
         match &self.working_set {
             WorkingSet::Missing(_, Some(recording)) => recording.start().ok(),
             _ => None,
@@ -456,12 +464,9 @@ impl Opened {
                     let place = &self.place;
                     warn(&format!("the working set of snapshot {place} is not used: {why}; {advice}"));
                 }
-                let until = match () {
-                    () if self.is_recorded => RecordUntil::Sleep,
-                    () if of_exec => RecordUntil::Exec,
-                    () => RecordUntil::Time,
-                };
-                boot.records_working_set = recording.as_ref().map(|_| until);
+                let until = if of_exec { RecordUntil::Exec } else { RecordUntil::Time };
+                let usual = recording.as_ref().map(|_| until);
+                boot.records_working_set = self.recorded.as_ref().map(|_| RecordUntil::Sleep).or(usual);
             }
         }
     }

@@ -114,7 +114,7 @@ impl Of {
     }
 
     /// The pages in what a VMM has said, which may be anything.
-    fn told(&self, bytes: &[u8]) -> Vec<u32> {
+    pub(super) fn told(&self, bytes: &[u8]) -> Vec<u32> {
         let numbers = bytes.as_chunks::<NUMBER_BYTES>().0.iter().take(PAGES_MAX);
         let mut pages: Vec<u32> = numbers.map(|number| u32::from_le_bytes(*number)).collect();
         pages.sort_unstable_by_key(|page| number(*page));
