@@ -191,7 +191,8 @@ def recorded(world):
     both = pages_in(path / "ws")
     check(both > first and len(both) > len(first) + 150, f"{len(first)} and {len(both)} pages were touched")
     done = record("/bin/sh", "-c", asked(range(1500, 1600))[2] + "; false", code=1)
-    check("its command ended with 1" in done.stderr and done.stderr.count("\n") == 1, done.stderr)
+    # Before it may stand that eBPF sees nothing here.
+    check("its command ended with 1" in done.stderr and done.stderr.count("\n") == (1 if sees else 2), done.stderr)
     done = record("/nothing/there", code=1)
     check("/nothing/there" in done.stderr and "panicked" not in done.stderr, done.stderr)
     check(pages_in(path / "ws") == both and not world.ids(), f"there are {world.ids()}")
