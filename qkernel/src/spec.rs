@@ -67,7 +67,7 @@ pub struct Spec {
     pub ports: Vec<(u16, u16)>,
     /// Frames of the image that come back first; whoever recorded them may say anything.
     pub working_set: Vec<u32>,
-    /// It reports the frames that its programs touch first: until an exec'd process has ended, or not that; `None`: it does not.
+    /// It reports the frames that its programs touch first, until then; `None`: it does not.
     pub records_working_set: Option<RecordUntil>,
     /// Words: the features of the processor that the host's kernel lists.
     pub cpu_flags: Option<String>,

@@ -204,7 +204,6 @@ fn check_command(args: &DoArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The options of `do --from` for a snapshot of a sandbox of `do`.
 pub fn run(
     root: Result<Root, Failure>,
     config: Option<&Path>,

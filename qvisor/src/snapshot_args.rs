@@ -231,7 +231,7 @@ pub enum PrefetchChoice {
     Bpf,
     /// Those that the kernel has seen touched
     List,
-    /// None: pages come as they are touched
+    /// None: what was recorded is not used
     None,
 }
 

@@ -53,11 +53,6 @@ fn exceeds<T: Ord>(asked: Option<T>, node: Option<T>) -> bool {
     matches!((asked, node), (Some(asked), Some(node)) if asked > node)
 }
 
-/// Whether it has pages in common with others.
-fn shares(sharing: &Sharing) -> bool {
-    *sharing != Sharing::None
-}
-
 /// Checks the annotations of a bundle.
 pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
     let default = &node.default;
@@ -80,7 +75,10 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
         // Who shares learns from the others' use.
         (
             "share",
-            bundle.share.as_ref().is_some_and(|asks| shares(asks) && default.share.as_ref() != Some(asks)),
+            bundle
+                .share
+                .as_ref()
+                .is_some_and(|asks| *asks != Sharing::None && default.share.as_ref() != Some(asks)),
         ),
         ("swap-dir", asks.dir.is_some() && asks.dir != gives.dir),
         ("swap-limit", exceeds(asks.limit_bytes, gives.limit_bytes)),

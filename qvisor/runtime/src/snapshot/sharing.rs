@@ -6,16 +6,16 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{self, Access, Advice, AtFlags, Mode, OFlags, SeekFrom};
-use rustix::io::Errno;
+use rustix::fs::{self, Access, Advice, AtFlags, Mode, OFlags};
 use vmm::directory::Directory;
 
 use super::hold;
+use super::layer::copy_data;
 use super::manifest::Manifest;
 use super::store::{Opened, Store, WorkingSet};
 use super::working_set::{self, PAGES_MAX};
@@ -246,24 +246,11 @@ fn copy(from: &File, to: &File, bytes: u64) -> io::Result<()> {
     if fs::ioctl_ficlone(to, from).is_ok() {
         return Ok(());
     }
-    let mut at = 0;
-    loop {
-        let start = match fs::seek(from, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let end = fs::seek(from, SeekFrom::Hole(start))?.min(bytes);
-        let (mut at_from, mut at_to) = (start, start);
-        while at_from < end {
-            let most = usize::try_from(end - at_from).unwrap_or(usize::MAX).min(1 << 30);
-            if fs::copy_file_range(from.as_fd(), Some(&mut at_from), to.as_fd(), Some(&mut at_to), most)? == 0
-            {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        at = end;
+    copy_data(from, to, bytes)?;
+    if from.metadata()?.len() < bytes {
+        return Err(io::ErrorKind::UnexpectedEof.into());
     }
+    Ok(())
 }
 
 /// Bytes of the disk that the files of all domains take up.

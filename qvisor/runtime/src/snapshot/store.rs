@@ -74,7 +74,7 @@ pub enum Prefetch {
     Bpf,
     /// Those that the kernel has seen touched
     List,
-    /// None: pages come as they are touched
+    /// None: what was recorded is not used
     None,
 }
 
@@ -153,7 +153,7 @@ impl Store {
     }
 
     /// The directory of a snapshot that is there. It is the caller's, and nobody else may write it.
-    pub(super) fn found(&self, place: &Place) -> Result<Directory, SnapshotError> {
+    fn found(&self, place: &Place) -> Result<Directory, SnapshotError> {
         let found = match place {
             Place::Named(name) => {
                 Directory::open(&self.root).and_then(|root| root.directory(OsStr::new(name.as_str())))

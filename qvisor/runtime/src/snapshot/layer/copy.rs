@@ -231,7 +231,7 @@ fn enter(pair: &Pair, name: &OsStr) -> io::Result<Pair> {
 }
 
 /// Copies what is no hole.
-fn copy_data(from: &File, to: &File, len: u64) -> io::Result<()> {
+pub(in crate::snapshot) fn copy_data(from: &File, to: &File, len: u64) -> io::Result<()> {
     let mut start = 0;
     while let Some(data) = digest::next_data(from, start)?.filter(|data| *data < len) {
         let end = digest::end_of_data(from, data, len);

@@ -16,6 +16,7 @@ use vmm::mounts::{self, Changes, LayerView, LowerDirectory};
 
 use self::attributes::Ids;
 use self::copy::Copier;
+pub(super) use self::copy::copy_data;
 pub(super) use self::sum::sum;
 use super::hold::hold;
 
