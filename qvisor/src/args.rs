@@ -18,6 +18,7 @@ use crate::choices::{
 use crate::codec_args::CodecCommand;
 use crate::exec_args::ExecArgs;
 use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
+use crate::fork::ForkArgs;
 use crate::hibernation_args::HibernationArgs;
 use crate::metrics::MetricsArgs;
 use crate::snapshot_args::{CheckpointArgs, OriginArgs, RestoreArgs, SnapshotCommand, parse_sharing};
@@ -151,6 +152,8 @@ pub enum Command {
     Checkpoint(CheckpointArgs),
     /// Create a container from a snapshot, let it go on, wait for its end, and delete it
     Restore(Box<RestoreArgs>),
+    /// Make clones of a running sandbox, at once, from an image of it in memory; they go on in the background, as do --from has them
+    Fork(Box<ForkArgs>),
     /// Show, check and remove snapshots
     Snapshot {
         #[command(subcommand)]
@@ -359,7 +362,15 @@ impl Command {
 
     /// Whether a sandbox comes of it.
     pub fn makes_a_sandbox(&self) -> bool {
-        matches!(self, Self::Do(_) | Self::Create(_) | Self::Run { .. } | Self::Restore(_))
+        matches!(
+            self,
+            Self::Do(_)
+                | Self::Create(_)
+                | Self::Run { .. }
+                | Self::Restore(_)
+                | Self::Fork(_)
+                | Self::Snapshot { command: SnapshotCommand::Record(_) }
+        )
     }
 
     /// The exit code if it fails by itself.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use runtime::container::{self, Attended, CreateOptions, Surroundings};
-use runtime::front::{self, FromOptions};
+use runtime::container::{self, CreateOptions, Surroundings};
+use runtime::front::{self, Attended, FromOptions};
 use runtime::settings::{Asked, NodeConfig, Sharing};
 use runtime::snapshot::{Opened, SnapshotError, Store, Unfit};
 use runtime::state::{Id, Root};
@@ -24,14 +24,14 @@ pub struct CloneOptions {
     pub surroundings: Surroundings,
 }
 
-/// Runs a clone until its first process ends, or `command`, which is run beside it.
+/// Runs a clone until the attended program ends; result: its exit code.
 pub fn run_clone_of(
     root: &Root,
     (node, systemd_cgroup): (NodeConfig, bool),
     store: &Store,
-    opened: Opened,
+    opened: Arc<Opened>,
     clone: CloneOptions,
-    command: Option<front::Beside<'_, Failure>>,
+    attended: &Attended<'_, Failure>,
 ) -> Result<u8, Failure> {
     let CloneOptions { id, disk_bytes, userns, share, mut hibernation, surroundings } = clone;
     if opened.manifest.container.command.is_some() {
@@ -39,7 +39,7 @@ pub fn run_clone_of(
         let Surroundings { accepts_changed, ports } = surroundings;
         let options = FromOptions {
             id,
-            opened: Arc::new(opened),
+            opened,
             template,
             disk_bytes,
             userns,
@@ -47,9 +47,9 @@ pub fn run_clone_of(
             accepts_changed,
             ports,
             log_level: log::level_of_sandboxes(),
-            has_command: command.is_some(),
+            is_silent: attended.is_silent(),
         };
-        let result = front::run_from(root, options, command, warn);
+        let result = front::run_from(root, options, attended, warn);
         // What was to be removed meanwhile is not used here any more.
         store.sweep();
         return result;
@@ -64,7 +64,7 @@ pub fn run_clone_of(
         console_socket: None,
         systemd_cgroup,
         node,
-        snapshot: Some(Arc::new(opened)),
+        snapshot: Some(opened),
         snapshot_container: None,
         surroundings,
         clone: None,
@@ -74,8 +74,7 @@ pub fn run_clone_of(
         warn,
     };
     let layers = Root::default_layers()?;
-    let attended = command.map_or(Attended::First, Attended::Further);
-    container::run_clone(options, &layers, disk_bytes, &attended, warn)
+    container::run_clone(options, &layers, disk_bytes, attended, warn)
 }
 
 /// The memory of what begins with a sealed snapshot is sealed as well when it comes to the disk.

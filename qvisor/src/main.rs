@@ -14,6 +14,7 @@ mod exec;
 mod exec_args;
 mod failure;
 mod features;
+mod fork;
 mod hibernation_args;
 mod log;
 mod manual;
@@ -40,7 +41,7 @@ use crate::codec_args::CodecCommand;
 use crate::failure::{Failure, complain, exit_code_of_usage};
 
 /// Commands that make sandboxes.
-const MAKING_SANDBOXES: [&str; 4] = ["create", "do", "restore", "run"];
+const MAKING_SANDBOXES: [&str; 6] = ["create", "do", "fork", "record", "restore", "run"];
 
 fn main() -> ExitCode {
     vmm::process::panics_abort();
@@ -108,6 +109,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
         Command::Checkpoint(args) => snapshot::checkpoint(&root?, config, args),
         Command::Restore(args) => snapshot::restore(&root?, config, systemd, *args, preserved),
+        Command::Fork(args) => fork::fork(&root?, config, systemd, &args),
         Command::Snapshot { command } => snapshot::run(root.map_err(Into::into), config, systemd, command),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Why { id, json } => show::why(&root?, &id, json),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use runtime::container::{self, CheckpointOptions, CreateOptions, Taken};
-use runtime::front::{self, DoError};
+use runtime::front::{Attended, DoError};
 use runtime::preserved::Preserved;
 use runtime::settings::NodeConfig;
 use runtime::snapshot::{self, Manifest, SnapshotError, Store, Unfit, WorkingSet};
@@ -44,6 +44,7 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
         parent: args.parent.as_deref().map(named_place).transpose()?,
         codec: args.codec,
         key_file: args.key_file,
+        in_memory: false,
         progress: std::io::stderr().is_terminal().then_some(&show_progress),
     };
     let Taken { manifest, image, layer_us, packed_us } = container::checkpoint(root, &id, &options)?;
@@ -183,9 +184,8 @@ pub fn run_clone(
         hibernation: args.hibernation.wishes()?,
         surroundings: args.origin.surroundings(),
     };
-    let has_command = !args.command.is_empty();
-    let command = has_command.then_some(&command as front::Beside<'_, Failure>);
-    run_clone_of(root, (node, systemd_cgroup), &store, opened, clone, command)
+    let attended = if args.command.is_empty() { Attended::First } else { Attended::Further(&command) };
+    run_clone_of(root, (node, systemd_cgroup), &store, Arc::new(opened), clone, &attended)
 }
 
 /// Refuses options about a command where there is none, and such as no command can have.

@@ -118,7 +118,7 @@ pub fn parse_sharing(text: &str) -> Result<Sharing, String> {
 }
 
 /// Reads `OLD=NEW`.
-fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+pub fn parse_ports(text: &str) -> Result<(u16, u16), String> {
     let port = |text: &str| text.parse().ok().filter(|port: &u16| *port != 0);
     let ports = text.split_once('=').and_then(|(old, new)| Some((port(old)?, port(new)?)));
     ports.ok_or_else(|| "give two ports, as in 80=8080".into())

@@ -7,11 +7,13 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use abi::report::WORKING_SET_MAX_PAGES;
 use runtime::container::Surroundings;
+use runtime::front::Attended;
 use runtime::orders;
 use runtime::settings::{NodeConfig, Sharing};
 use runtime::snapshot::{Recorder, Store};
@@ -115,7 +117,7 @@ fn attempt(
         }
         Ok(0)
     };
-    run_clone_of(root, node, store, opened, clone, Some(&requests))?;
+    run_clone_of(root, node, store, Arc::new(opened), clone, &Attended::Further(&requests))?;
     let seen = seen.into_inner();
     if !seen.is_whole() {
         return Ok(None);

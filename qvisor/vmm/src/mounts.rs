@@ -108,11 +108,12 @@ pub fn layer(_: &HostPaths, path: &Path) -> Result<Directory, MountError> {
 }
 
 /// Makes the views of `root` and of the mounts below it, the root first, parents before children, with the sandbox's changes in
-/// `layer`, which begins with those of `beginning`. With an id mapping every view is shown through it, or none is; no path leads to
+/// `layer`, which begins with those of `beginning`. Nothing of the `hidden` directories is shown. With an id mapping every view is shown through it, or none is; no path leads to
 /// `layer` then.
 pub fn copy_on_write(
     _: &HostPaths,
     root: &Path,
+    hidden: &[PathBuf],
     layer: &Directory,
     beginning: Option<Beginning<'_>>,
     id_map: Option<IdMap<'_>>,
@@ -127,8 +128,12 @@ pub fn copy_on_write(
         views: Vec::new(),
     };
     composer.show(&root)?;
+    let hidden: Vec<_> = hidden.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
     for (path, mount) in worth_showing(found, &root) {
         let inside = composer.inside(&path);
+        if hidden.iter().any(|hidden| path.starts_with(hidden)) {
+            continue;
+        }
         if !VIRTUAL.iter().any(|virtual_dir| inside.starts_with(virtual_dir)) {
             // A mount that cannot be shown (an odd file system, missing privileges) is left out: the directory below
             // shows.

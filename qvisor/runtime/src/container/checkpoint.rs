@@ -43,6 +43,8 @@ pub struct CheckpointOptions<'o> {
     pub codec: Style,
     /// The file of the key that its content is sealed by.
     pub key_file: Option<PathBuf>,
+    /// Its place is in memory.
+    pub in_memory: bool,
     /// Called when it takes long.
     pub progress: Option<Progress<'o>>,
 }
@@ -79,8 +81,11 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     let key = options.store.key()?;
     let parent = options.parent.as_ref().map(|parent| options.store.parent(parent)).transpose()?;
     if options.key_file.is_some() {
-        let may = may_be_sealed(options, layer.is_some()).and_then(|()| has_room_to_seal(root, id, &state));
-        may.map_err(|why| refused(&why))?;
+        may_be_sealed(options, layer.is_some()).map_err(|why| refused(&why))?;
+    }
+    if options.key_file.is_some() || options.in_memory {
+        // Until it is sealed it is in memory.
+        has_room(root, id, &state).map_err(|why| refused(&why))?;
     }
     let making = options.store.begin(&options.place, parent, options.key_file.as_deref())?;
     let sandbox = root.sandbox(id)?;
@@ -144,11 +149,11 @@ fn may_be_sealed(options: &CheckpointOptions<'_>, has_layer: bool) -> Result<(),
 }
 
 /// Whether all memory of the sandbox, stored or not, can be there once more, in its control group and on the host; or why not.
-fn has_room_to_seal(root: &Root, id: &Id, state: &OciState) -> Result<(), String> {
+fn has_room(root: &Root, id: &Id, state: &OciState) -> Result<(), String> {
     let stats = orders::stats(root, id).map_err(|error| error.to_string())?.memory;
     let needed = stats.user_resident_bytes + stats.swapped_bytes + stats.kernel_heap_bytes;
     let short = |left: u64, of: &str| {
-        format!("until it is sealed its memory is needed once more, {needed} bytes, and {of} has {left} left")
+        format!("its memory is needed once more, {needed} bytes, and {of} has {left} left")
     };
     let memory = cgroup::usage(&cgroup::groups_of(state.pid)).memory;
     let stat = |name: &str| memory.stat.get(name).copied().unwrap_or(0);
@@ -185,7 +190,7 @@ fn layer_error(id: &Id, source: LayerError) -> SnapshotError {
 /// The layer of a sandbox of `dormouse do`.
 fn layer_of(record: &CommandRecord) -> io::Result<Layer> {
     let vmm = record.vmm().ok_or_else(|| io::Error::other("it has ended"))?;
-    Layer::open(&record.layer, Users::of_process(vmm)?.base())
+    Layer::open(&record.layer, Users::of_process(vmm)?.base(), record.front)
 }
 
 /// A snapshot that is being made.

@@ -11,20 +11,13 @@ use super::create::{CreateOptions, Created, begin, no_success};
 use super::end;
 use super::error::ContainerError;
 use super::record::Record;
-use super::run::run;
+use super::run::{run, run_apart};
 use crate::control::{self, Order, Report};
+use crate::front::Attended;
 use crate::front::foreground::{self, ENDING, FORWARDED, patience_ms, report};
 use crate::preserved::Preserved;
 use crate::state::{Claim, Id, Root, StateError};
 use crate::vmm_process::plan::ClonePlan;
-
-/// The program that ends with a clone.
-pub enum Attended<'c, E> {
-    /// Its first process, which goes on with the command's streams.
-    First,
-    /// One that is run in it, and gives the exit code. The clone's own streams lead nowhere.
-    Further(&'c dyn Fn(&Root, &Id) -> Result<u8, E>),
-}
 
 /// Runs a clone until the attended program has ended, and removes it; result: the exit code. The changes to its root are in `layers` and
 /// take up `disk_bytes` at most. Failures that change nothing are passed to `warn`.
@@ -37,7 +30,7 @@ pub fn run_clone<E: From<ContainerError>>(
 ) -> Result<u8, E> {
     let layer = layers.claim(&options.id).map_err(ContainerError::from)?;
     layer.left().iter().for_each(|left: &StateError| warn(&left.to_string()));
-    let is_silent = matches!(attended, Attended::Further(_));
+    let is_silent = attended.is_silent();
     let mark = format!("{} {:?}", process::id(), process::start_time(process::id()));
     options.clone = Some(ClonePlan { mark, layer: layer.path().to_owned(), disk_bytes, is_silent });
     let failed = |source| {
@@ -47,6 +40,7 @@ pub fn run_clone<E: From<ContainerError>>(
     let mut leash = start_watcher(&options, &layer, warn).map_err(failed)?;
     let result = match attended {
         Attended::First => run(&options, Preserved::default(), false, None, warn).map_err(E::from),
+        Attended::Apart(started) => run_apart(&options, started, warn).map_err(E::from),
         Attended::Further(command) => run_beside(&options, command, warn),
     };
     remove(&layer, warn);

@@ -15,7 +15,7 @@ mod restore;
 mod run;
 
 pub use checkpoint::{CheckpointOptions, Progress, Taken, checkpoint};
-pub use clone::{Attended, run_clone};
+pub use clone::run_clone;
 pub use create::{CreateOptions, Surroundings, create};
 pub use end::{delete, kill, start};
 pub use error::ContainerError;

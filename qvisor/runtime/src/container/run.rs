@@ -26,24 +26,27 @@ pub fn run(
     after: Option<After<'_>>,
     warn: fn(&str),
 ) -> Result<u8, ContainerError> {
-    let run = Run { options, after, warn };
+    let run = Run { options, after, started: &|| {}, warn };
     if detach {
         return run.detached(begin(options, preserved, true)?);
     }
-    let failed = |source| ContainerError::Create {
-        id: options.id.as_str().to_owned(),
-        what: "collecting signals",
-        source,
-    };
-    // Those that come while it is made wait.
-    let signals = SignalFd::new(FORWARDED).map_err(failed)?;
-    run.attended(begin(options, preserved, false)?, signals)
+    run.in_foreground(preserved)
+}
+
+/// Runs a container whose streams lead nowhere to its end, and deletes it; result: the exit code. `started` is told once it goes on.
+pub(super) fn run_apart(
+    options: &CreateOptions,
+    started: &dyn Fn(),
+    warn: fn(&str),
+) -> Result<u8, ContainerError> {
+    Run { options, after: None, started, warn }.in_foreground(Preserved::default())
 }
 
 /// A container on its way from its creation.
 struct Run<'r> {
     options: &'r CreateOptions,
     after: Option<After<'r>>,
+    started: &'r dyn Fn(),
     warn: fn(&str),
 }
 
@@ -84,6 +87,17 @@ impl Run<'_> {
             Ok(code) => Err(ContainerError::After { id: id.as_str().to_owned(), code }),
             Err(why) => Err(self.start_error(why)),
         }
+    }
+
+    fn in_foreground(&self, preserved: Preserved) -> Result<u8, ContainerError> {
+        let failed = |source| ContainerError::Create {
+            id: self.options.id.as_str().to_owned(),
+            what: "collecting signals",
+            source,
+        };
+        // Those that come while it is made wait.
+        let signals = SignalFd::new(FORWARDED).map_err(failed)?;
+        self.attended(begin(self.options, preserved, false)?, signals)
     }
 
     fn detached(&self, mut created: Created) -> Result<u8, ContainerError> {
@@ -132,6 +146,7 @@ impl Run<'_> {
             } else if self.after.is_some() {
                 again.iter().for_each(Terminal::set_raw);
             }
+            (self.started)();
         };
         let ended = front.wait(id, |_| Ok(()), started);
         front.close();

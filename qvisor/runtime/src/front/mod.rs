@@ -65,18 +65,33 @@ pub fn run(state_root: &Root, options: DoOptions, warn: fn(&str)) -> Result<u8, 
     let plan = plan::make(options, state_root, &layer_root)?;
     let process = plan.boot.process_records();
     let mut running = begin(&id, state_root, &layer_root, plan, &process, warn)?;
-    Ok(running.wait(&id, pid_file.as_deref())?)
+    Ok(running.wait(&id, pid_file.as_deref(), &|| {})?)
 }
 
-/// A command beside the programs of a sandbox; result: its exit code.
-pub type Beside<'c, E> = &'c dyn Fn(&Root, &Id) -> Result<u8, E>;
+/// The program that ends with a sandbox which begins with a snapshot, and who has the streams.
+pub enum Attended<'c, E> {
+    /// Its first process, which goes on with the command's streams.
+    First,
+    /// Its first process, whose streams lead nowhere. This is told once it goes on.
+    Apart(&'c dyn Fn()),
+    /// One that is run in it, has the streams, and gives the exit code. The first process's own lead nowhere.
+    Further(&'c dyn Fn(&Root, &Id) -> Result<u8, E>),
+}
 
-/// Runs a sandbox that begins with a snapshot of one of `do`, to its end or to that of a command, which gives the exit code then and has the
-/// streams. `warn`: as for [`run`].
+impl<E> Attended<'_, E> {
+    /// Whether the streams of the first process lead nowhere.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        !matches!(self, Self::First)
+    }
+}
+
+/// Runs a sandbox that begins with a snapshot of one of `do` until the attended program has ended; result: its exit code. `warn`: as for
+/// [`run`].
 pub fn run_from<E: From<DoError>>(
     state_root: &Root,
     options: FromOptions,
-    command: Option<Beside<'_, E>>,
+    attended: &Attended<'_, E>,
     warn: fn(&str),
 ) -> Result<u8, E> {
     let id = options.id.clone();
@@ -87,8 +102,10 @@ pub fn run_from<E: From<DoError>>(
     let process = plan.boot.process_records();
     let running = begin(&id, state_root, &layer_root, plan, &process, warn);
     let mut running = running.map_err(DoError::from)?;
-    let Some(command) = command else {
-        return Ok(running.wait(&id, None).map_err(DoError::from)?);
+    let command = match attended {
+        Attended::First => return Ok(running.wait(&id, None, &|| {}).map_err(DoError::from)?),
+        Attended::Apart(started) => return Ok(running.wait(&id, None, started).map_err(DoError::from)?),
+        Attended::Further(command) => command,
     };
     let started = running.front.wait_for_start(&id);
     let result = started.map_err(|error| DoError::from(error).into()).and_then(|()| {
@@ -118,13 +135,16 @@ struct Running {
 }
 
 impl Running {
-    /// Waits until it has ended.
-    fn wait(&mut self, id: &Id, pid_file: Option<&Path>) -> Result<u8, FrontError> {
+    /// Waits until it has ended; `started` is told once it goes on.
+    fn wait(&mut self, id: &Id, pid_file: Option<&Path>, started: &dyn Fn()) -> Result<u8, FrontError> {
         let directories = &self.directories;
         let end = self.front.wait(
             id,
             |leash| write_pid(id, directories, pid_file, leash),
-            || write_running(id, directories),
+            || {
+                write_running(id, directories);
+                started();
+            },
         );
         self.clean_up();
         end

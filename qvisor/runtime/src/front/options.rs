@@ -76,8 +76,8 @@ pub struct FromOptions {
     /// Ports that sockets had, and get.
     pub ports: Vec<(u16, u16)>,
     pub log_level: u32,
-    /// Another process has the streams, and the sandbox goes with it.
-    pub has_command: bool,
+    /// Its own streams lead nowhere.
+    pub is_silent: bool,
 }
 
 /// Why a program could not be run in a sandbox of its own.

@@ -94,7 +94,7 @@ pub(super) fn of_snapshot(
     let command = container.command.as_ref().ok_or_else(|| damaged("it is of no sandbox of do"))?;
     let records = command.records().and_then(|records| BootSpec::of_process(&records).ok());
     let mut boot = records.ok_or_else(|| damaged("it does not say how its first process began"))?;
-    let is_silent = options.has_command;
+    let is_silent = options.is_silent;
     let (terminal, winsize) = if container.terminal && !is_silent { terminal(true)? } else { (false, None) };
     let root = root_directory(&container.bundle)?;
     let volumes = command.volumes();

@@ -17,6 +17,9 @@ pub struct CommandRecord {
     /// The VMM's pid and start time.
     vmm: i32,
     vmm_start: Option<u64>,
+    /// The front end's pid: it may be the only one that sees what the sandbox began with.
+    #[serde(default)]
+    pub front: Option<i32>,
     /// The directory that takes up its changes.
     pub layer: PathBuf,
     hostname: String,
@@ -38,6 +41,7 @@ impl CommandRecord {
         Some(Self {
             vmm,
             vmm_start: process::start_time(vmm),
+            front: Some(process::id()),
             layer: layer.clone(),
             hostname: String::from_utf8_lossy(&plan.boot.hostname).into_owned(),
             terminal: plan.terminal,

@@ -30,6 +30,10 @@ pub enum SnapshotError {
         "cannot make snapshot {place}: {what} failed: {source}; free some space, or choose another place by --image-path"
     )]
     Make { place: Place, what: &'static str, source: io::Error },
+    #[error(
+        "cannot make a snapshot in memory: {0}; it takes the right to mount, so use checkpoint and do --from without it"
+    )]
+    InMemory(io::Error),
     #[error("cannot make snapshot {place}: there is one already; remove it first, or choose another place")]
     Exists { place: Place },
     #[error("cannot make snapshot {place}: the directory is not empty; name one that is, or is not there")]

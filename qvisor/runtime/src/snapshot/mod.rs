@@ -18,6 +18,7 @@ mod error;
 mod files;
 mod fit;
 mod hold;
+mod in_memory;
 mod key;
 mod layer;
 mod making;

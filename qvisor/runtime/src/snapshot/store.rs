@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// The directory of the store, which is made if it is missing.
-    fn directory(&self) -> Result<Directory, SnapshotError> {
+    pub(super) fn directory(&self) -> Result<Directory, SnapshotError> {
         Directory::make(&self.root).map_err(|source| self.error(source))
     }
 

@@ -67,7 +67,7 @@ pub(super) fn open(
                 let fill = |from: &Path, to: &Directory, name: &str| snapshot::fill(from, to, name, base);
                 let beginning = Beginning { changes: below, fill: &fill };
                 let beginning = (!below.is_empty()).then_some(beginning);
-                let views = mounts::copy_on_write(host, root, &layer, beginning, users.id_map())?;
+                let views = mounts::copy_on_write(host, root, hidden, &layer, beginning, users.id_map())?;
                 copy_on_write(host, views, root, volumes, hidden, users)
             };
             open_mapped(plan, users, show)?

@@ -29,7 +29,7 @@ use std::os::fd::OwnedFd;
 
 pub use self::privileges::KEPT;
 pub use self::program::run_from_read_only_view;
-pub use self::root::{POD_PLACE, Propagation, attach, cover};
+pub use self::root::{POD_PLACE, Propagation, attach, cover, mount_memory};
 pub use self::seccomp::{Seal, has_ended_by_filter, seal};
 pub use self::step::JailError;
 pub use self::syscalls::{RULES, Rule};
@@ -39,7 +39,7 @@ pub use self::users::{
 };
 use crate::host_paths::HostPaths;
 
-/// For a process that stands for a container beside a VMM: mounts of its own, which nobody else sees, and which see mounts of
+/// For a process that stands for a container beside a VMM, or makes a place for itself: mounts of its own, which nobody else sees, and which see mounts of
 /// the host that are made later if asked to. Only before any thread is started.
 pub fn begin_apart(propagation: Propagation) -> Result<(), JailError> {
     users::leave_mounts()?;

@@ -255,15 +255,24 @@ impl<'a> Layers<'a> {
         let mut lowers = self.open_changes(changes)?;
         lowers.push(lower);
         let lower = Lower { open: &lowers, changes, copied: None, is_covered: false };
-        let made = match (self.overlay(&lower, path, inside), changes, &lowers[..]) {
-            (Err(MountError::Overlay { source, .. }), [copied], [_, hosts])
-                if source.raw_os_error() == Some(libc::ELOOP) =>
-            {
+        let copied = match (changes, &lowers[..]) {
+            ([changes], [_, hosts]) => {
                 let open = std::slice::from_ref(hosts);
-                let lower = Lower { open, changes: &[], copied: Some(&copied.path), is_covered: true };
-                self.overlay(&lower, path, inside)
+                Some(Lower { open, changes: &[], copied: Some(&changes.path), is_covered: true })
             }
-            (made, ..) => made,
+            _ => None,
+        };
+        // Of a sandbox whose own layer is below the host's directory snapshots will be, too, and only one directory can be copied then.
+        let is_below = self.directory.path().starts_with(path);
+        let made = match copied {
+            Some(copied) if is_below => self.overlay(&copied, path, inside),
+            Some(copied) => match self.overlay(&lower, path, inside) {
+                Err(MountError::Overlay { source, .. }) if source.raw_os_error() == Some(libc::ELOOP) => {
+                    self.overlay(&copied, path, inside)
+                }
+                made => made,
+            },
+            None => self.overlay(&lower, path, inside),
         };
         match made {
             Err(error) if self.id_map.is_some() => Err(unmapped(io::Error::other(error))),

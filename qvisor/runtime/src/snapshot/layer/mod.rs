@@ -83,10 +83,17 @@ pub struct Copied {
 }
 
 impl Layer {
-    /// The layer in a directory. `base`: what was added to ids to show them to the guest.
-    pub fn open(path: &Path, base: u32) -> io::Result<Self> {
+    /// The layer in a directory. `base`: what was added to ids to show them to the guest. `front`: the process that sees the snapshots on which
+    /// it is built, if no other may.
+    pub fn open(path: &Path, base: u32, front: Option<i32>) -> io::Result<Self> {
         let directory = Directory::open(path)?;
-        let views = mounts::views_of(&directory)?;
+        let mut views = mounts::views_of(&directory)?;
+        let apart = front.map(|front| format!("/proc/{front}/root"));
+        for below in views.iter_mut().flat_map(|view| &mut view.below).filter(|below| !below.is_there()) {
+            let Some(apart) = &apart else { break };
+            // What is found there is known by its device and inode.
+            below.path = Path::new(apart).join(below.path.strip_prefix("/").unwrap_or(&below.path));
+        }
         if let Some(view) = views.iter().find(|view| !view.is_overlay) {
             let why = format!(
                 "{} is shown piece by piece, since the host has mounts below it; give the sandbox a root of its own with --rootfs",

@@ -19,7 +19,7 @@ fn layer(top: &TempDir, below: Vec<LowerDirectory>, fill: impl FnOnce(&Path)) ->
 
 fn copy(from: &Path, top: &TempDir) -> (Directory, LayerFiles) {
     let to = Directory::make(&top.path().join("to")).unwrap();
-    let layer = Layer::open(from, 0).unwrap();
+    let layer = Layer::open(from, 0, None).unwrap();
     let mut copied = layer.copy_own(&to).unwrap();
     layer.copy_below(&to, &mut copied).unwrap();
     let files = copied.finish(&to).unwrap();
@@ -106,9 +106,9 @@ fn those_it_is_built_on_go_along() {
     let directory = snapshots[0].join("layer/0");
     fs::rename(&directory, snapshots[0].join("layer/1")).unwrap();
     fs::create_dir(&directory).unwrap();
-    assert!(Layer::open(&from, 0).unwrap_err().to_string().contains("removed"));
+    assert!(Layer::open(&from, 0, None).unwrap_err().to_string().contains("removed"));
     fs::remove_dir_all(&snapshots[0]).unwrap();
-    assert!(Layer::open(&from, 0).unwrap_err().to_string().contains("removed"));
+    assert!(Layer::open(&from, 0, None).unwrap_err().to_string().contains("removed"));
 }
 
 #[test]
@@ -128,12 +128,12 @@ fn a_layer_that_cannot_be_copied_is_refused_in_words() {
     let from = layer(&top, Vec::new(), |_| {});
     let view = LayerView { path: "/".into(), upper: "upper3".into(), is_overlay: false, below: Vec::new() };
     fs::write(from.join("views.json"), serde_json::to_vec(&[view]).unwrap()).unwrap();
-    assert!(Layer::open(&from, 0).unwrap_err().to_string().contains("--rootfs"));
+    assert!(Layer::open(&from, 0, None).unwrap_err().to_string().contains("--rootfs"));
     let from = layer(&top, Vec::new(), |upper| {
         let deep: PathBuf = std::iter::repeat_n("d", copy::DEPTH_MAX + 2).collect();
         fs::create_dir_all(upper.join(deep)).unwrap();
     });
     let to = Directory::make(&top.path().join("to")).unwrap();
-    let error = Layer::open(&from, 0).unwrap().copy_own(&to).unwrap_err();
+    let error = Layer::open(&from, 0, None).unwrap().copy_own(&to).unwrap_err();
     assert!(error.to_string().ends_with("deep in each other"), "{error}");
 }
