@@ -21,6 +21,7 @@ use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
 use crate::fork::ForkArgs;
 use crate::hibernation_args::HibernationArgs;
 use crate::metrics::MetricsArgs;
+use crate::pool::PoolArgs;
 use crate::snapshot_args::{CheckpointArgs, OriginArgs, RestoreArgs, SnapshotCommand, parse_sharing};
 use crate::top::TopArgs;
 use crate::update::UpdateArgs;
@@ -154,6 +155,8 @@ pub enum Command {
     Restore(Box<RestoreArgs>),
     /// Make clones of a running sandbox, at once, from an image of it in memory; they go on in the background, as do --from has them
     Fork(Box<ForkArgs>),
+    /// Keep clones of a snapshot ready, asleep, that do --from takes, until this is ended; or show what is ready
+    Pool(Box<PoolArgs>),
     /// Show, check and remove snapshots
     Snapshot {
         #[command(subcommand)]
@@ -369,6 +372,7 @@ impl Command {
                 | Self::Run { .. }
                 | Self::Restore(_)
                 | Self::Fork(_)
+                | Self::Pool(_)
                 | Self::Snapshot { command: SnapshotCommand::Record(_) }
         )
     }

@@ -3,6 +3,7 @@
 
 mod accelerator;
 mod args;
+mod background;
 mod bundle;
 mod choices;
 mod clones;
@@ -19,6 +20,7 @@ mod hibernation_args;
 mod log;
 mod manual;
 mod metrics;
+mod pool;
 mod ps;
 mod run;
 mod show;
@@ -41,7 +43,7 @@ use crate::codec_args::CodecCommand;
 use crate::failure::{Failure, complain, exit_code_of_usage};
 
 /// Commands that make sandboxes.
-const MAKING_SANDBOXES: [&str; 6] = ["create", "do", "fork", "record", "restore", "run"];
+const MAKING_SANDBOXES: [&str; 7] = ["create", "do", "fork", "pool", "record", "restore", "run"];
 
 fn main() -> ExitCode {
     vmm::process::panics_abort();
@@ -110,6 +112,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Checkpoint(args) => snapshot::checkpoint(&root?, config, args),
         Command::Restore(args) => snapshot::restore(&root?, config, systemd, *args, preserved),
         Command::Fork(args) => fork::fork(&root?, config, systemd, &args),
+        Command::Pool(args) => pool::run(&root?, config, systemd, &args),
         Command::Snapshot { command } => snapshot::run(root.map_err(Into::into), config, systemd, command),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Why { id, json } => show::why(&root?, &id, json),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use runtime::container::{self, CheckpointOptions, CreateOptions, Taken};
+use runtime::container::{self, CheckpointOptions, CreateOptions, Surroundings, Taken};
 use runtime::front::{Attended, DoError};
 use runtime::preserved::Preserved;
 use runtime::settings::NodeConfig;
@@ -14,15 +14,17 @@ use runtime::snapshot::{self, Manifest, SnapshotError, Store, Unfit, WorkingSet}
 use runtime::state::{Id, Root};
 use serde_json::json;
 use vmm::checkpoint::ImageTerms;
-use vmm::hibernate::micros;
+use vmm::hibernate::{Wishes, micros};
 
 use crate::args::DoArgs;
+use crate::background::{Background, Source};
 use crate::bundle::coded;
 use crate::clones::{CloneOptions, keep_sealed, run_clone_of};
 use crate::exec;
 use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, remark, say, warn};
 use crate::log;
+use crate::pool;
 use crate::show::millis;
 use crate::snapshot_args::{CheckpointArgs, Established, RestoreArgs, SnapshotCommand, named_place, place};
 use crate::snapshot_record;
@@ -157,35 +159,89 @@ pub fn run_clone(
     name: &str,
     args: DoArgs,
 ) -> Result<u8, Failure> {
+    check_command(&args)?;
     let node = NodeConfig::load(config)?;
     let store = Store::of_user(&node)?;
+    if let Some((clone, ports)) = from_pool(root, &store, name, &args)? {
+        if args.origin.detach {
+            return leave(clone, &ports);
+        }
+        let code = exec::run_in(root, exec_of(&args, &clone.id), Preserved::default());
+        clone.end();
+        return code;
+    }
     let mut opened = store.open(&named_place(name)?, args.origin.key_file.as_deref())?;
     if let Some(by) = args.origin.prefetch {
         opened.prefetch(by.into())?;
     }
-    check_command(&args)?;
-    let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let command = |root: &Root, id: &Id| {
-        let exec = ExecArgs {
-            id: id.as_str().to_owned(),
-            command: args.command.clone(),
-            env: args.env.clone(),
-            cwd: args.cwd.clone(),
-            tty: terminal,
-            ..ExecArgs::default()
+    let id = args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?;
+    let (userns, share) = (args.userns.into(), args.origin.share.clone());
+    let (hibernation, surroundings) = (args.hibernation.wishes()?, args.origin.surroundings());
+    let opened = Arc::new(opened);
+    if args.origin.detach {
+        let Surroundings { accepts_changed, ports } = surroundings;
+        let source = Source {
+            root,
+            node,
+            systemd_cgroup,
+            store: &store,
+            opened,
+            share,
+            disk_bytes: args.disk,
+            userns,
+            hibernation,
+            accepts_changed,
+            ports: ports.clone(),
+            is_asleep: false,
         };
-        exec::run_in(root, exec, Preserved::default())
-    };
-    let clone = CloneOptions {
-        id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
-        disk_bytes: args.disk,
-        userns: args.userns.into(),
-        share: args.origin.share.clone(),
-        hibernation: args.hibernation.wishes()?,
-        surroundings: args.origin.surroundings(),
-    };
+        source.check(1)?;
+        let failed = |error| format!("cannot begin clone {}: {error}", id.as_str());
+        let mut clone = source.begin(id.clone(), 0, || {}).map_err(failed)?;
+        clone.news()?;
+        return leave(clone, &ports);
+    }
+    let command = |root: &Root, id: &Id| exec::run_in(root, exec_of(&args, id), Preserved::default());
+    let clone = CloneOptions { id, disk_bytes: args.disk, userns, share, hibernation, surroundings };
     let attended = if args.command.is_empty() { Attended::First } else { Attended::Further(&command) };
-    run_clone_of(root, (node, systemd_cgroup), &store, Arc::new(opened), clone, &attended)
+    run_clone_of(root, (node, systemd_cgroup), &store, opened, clone, &attended)
+}
+
+/// A clone of the snapshot's pool, and its ports, if one is ready that is as it would be made now.
+fn from_pool(
+    root: &Root,
+    store: &Store,
+    name: &str,
+    args: &DoArgs,
+) -> Result<Option<(Background, Vec<(u16, u16)>)>, Failure> {
+    let has_purpose = args.origin.detach || !args.command.is_empty();
+    let is_plain = args.origin.is_plain() && args.hibernation.wishes()? == Wishes::default();
+    if !has_purpose || !is_plain || args.id.is_some() {
+        return Ok(None);
+    }
+    Ok(pool::take(root, store, name, args.disk, args.userns.into()))
+}
+
+/// Lets go of a clone, and prints its ID and ports.
+fn leave(clone: Background, ports: &[(u16, u16)]) -> Result<u8, Failure> {
+    let mut text = clone.id.as_str().to_owned();
+    for (old, new) in ports {
+        write!(text, " {old}={new}")?;
+    }
+    clone.release();
+    say(&(text + "\n"))
+}
+
+/// The command as `exec` runs it.
+fn exec_of(args: &DoArgs, id: &Id) -> ExecArgs {
+    let terminal = args.tty || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    ExecArgs {
+        id: id.as_str().to_owned(),
+        command: args.command.clone(),
+        env: args.env.clone(),
+        cwd: args.cwd.clone(),
+        tty: terminal,
+        ..ExecArgs::default()
+    }
 }
 
 /// Refuses options about a command where there is none, and such as no command can have.

@@ -150,9 +150,22 @@ pub struct OriginArgs {
     /// Which pages the host reads ahead [default: bpf if there are any, else list]
     #[arg(long, value_enum, requires = "from")]
     pub prefetch: Option<PrefetchChoice>,
+    /// Let it go on in the background, and print its ID and ports that were given; one is taken from the snapshot's pool if it can be
+    #[arg(long, short, requires = "from", conflicts_with_all = ["command", "tty"])]
+    pub detach: bool,
 }
 
 impl OriginArgs {
+    /// Whether nothing is asked for by which clones of a pool could differ.
+    pub fn is_plain(&self) -> bool {
+        let Self { from: _, key_file, port, changed_files, share, prefetch, detach: _ } = self;
+        key_file.is_none()
+            && port.is_empty()
+            && changed_files.is_none()
+            && share.is_none()
+            && prefetch.is_none()
+    }
+
     /// Things that the clone may find other than they were.
     pub fn surroundings(&self) -> Surroundings {
         let accepts_changed = self.changed_files == Some(ChangedFiles::Accept);

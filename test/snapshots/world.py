@@ -100,7 +100,7 @@ class World:
     def left_overs(self):
         """Whatever is beside the snapshots that have names."""
         named = self.names()
-        return {path.name for path in self.snapshots.iterdir()} - named - {".key", ".lock"}
+        return {path.name for path in self.snapshots.iterdir()} - named - {".key", ".lock", ".fork"}
 
     def check_gone(self, name, with_groups=True):
         """Nothing is left of a container that was not to come to be. A command that is killed before it has noted its control groups leaves

@@ -175,6 +175,13 @@ impl Store {
         manifest_in(&directory, &key).map_err(|why| why.at(place))
     }
 
+    /// The digest of the manifest of a snapshot, in words, if it was sealed by this host's key.
+    pub fn digest(&self, place: &Place) -> Result<String, SnapshotError> {
+        let manifest = self.inspect(place)?;
+        let digest = manifest.digest().map_err(|why| why.at(place))?;
+        Ok(digest.to_hex().to_string())
+    }
+
     /// Opens a snapshot that another one is to be put on.
     pub(crate) fn parent(&self, place: &Place) -> Result<Parent, SnapshotError> {
         let directory = self.found(place)?;
