@@ -10,7 +10,7 @@ use std::time::Instant;
 use clap::Args;
 use runtime::container::{self, CheckpointOptions};
 use runtime::settings::{NodeConfig, Sharing};
-use runtime::snapshot::{Store, WorkingSet};
+use runtime::snapshot::Store;
 use runtime::state::{Id, Root};
 use runtime::units::parse_size;
 use serde_json::json;
@@ -88,7 +88,7 @@ pub fn fork(
     let taken = container::checkpoint(root, &id, &options)?;
     let mut opened = store.open(&place, None)?;
     // It is in memory already.
-    opened.working_set = WorkingSet::Missing(None, None);
+    opened.leave_unrecorded();
     let source = Source {
         root,
         node,

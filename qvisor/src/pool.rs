@@ -16,7 +16,7 @@ use clap::Args;
 use runtime::cgroup;
 use runtime::orders;
 use runtime::settings::{NodeConfig, Sharing};
-use runtime::snapshot::{Store, WorkingSet};
+use runtime::snapshot::Store;
 use runtime::state::{Id, Root};
 use runtime::units::parse_size;
 use serde::{Deserialize, Serialize};
@@ -149,10 +149,8 @@ pub fn run(root: &Root, config: Option<&Path>, systemd_cgroup: bool, args: &Pool
     let socket = Socket::of(root, &digest).map_err(failed)?;
     let Some(size) = args.size else { return show(root, &socket, args) };
     let mut opened = store.open(&place, None)?;
-    if let WorkingSet::Missing(_, recording) = &mut opened.working_set {
-        // What it needs is seen when it is used, and that is not here.
-        *recording = None;
-    }
+    // What it needs is seen when it is used, and that is not here.
+    opened.leave_unrecorded();
     let mut hibernation = args.hibernation.wishes()?;
     keep_sealed(&opened, &mut hibernation)?;
     let source = Source {

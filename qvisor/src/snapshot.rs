@@ -10,7 +10,7 @@ use runtime::container::{self, CheckpointOptions, CreateOptions, Surroundings, T
 use runtime::front::{Attended, DoError};
 use runtime::preserved::Preserved;
 use runtime::settings::NodeConfig;
-use runtime::snapshot::{self, Manifest, SnapshotError, Store, Unfit, WorkingSet};
+use runtime::snapshot::{self, Manifest, SnapshotError, Store, Unfit};
 use runtime::state::{Id, Root};
 use serde_json::json;
 use vmm::checkpoint::ImageTerms;
@@ -103,9 +103,9 @@ pub fn restore(
     if let Some(by) = args.prefetch {
         opened.prefetch(by.into())?;
     }
-    if let (Some(_), WorkingSet::Missing(_, recording)) = (&args.after, &mut opened.working_set) {
+    if args.after.is_some() {
         // The command would be in it, and most of the programs would not.
-        *recording = None;
+        opened.leave_unrecorded();
     }
     if opened.manifest.container.command.is_some() {
         return Err(SnapshotError::Unfit { place, why: Unfit::OfCommand }.into());

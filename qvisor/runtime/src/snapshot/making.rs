@@ -460,7 +460,7 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
 }
 
 /// The files of a snapshot, the last to go first: without a manifest a directory is none.
-const OURS: [&str; 11] = [
+const OURS: [&str; 12] = [
     MANIFEST,
     ".manifest.json",
     KERNEL,
@@ -472,6 +472,7 @@ const OURS: [&str; 11] = [
     working_set::FRESH,
     working_set::WORKING_SET,
     working_set::FILLS,
+    working_set::BEGUN,
 ];
 
 /// Removes the files of a snapshot.

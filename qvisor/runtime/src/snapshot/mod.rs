@@ -24,6 +24,7 @@ mod layer;
 mod making;
 mod manifest;
 mod place;
+mod prefetch;
 mod sealing;
 mod sharing;
 mod store;
@@ -42,6 +43,7 @@ pub use self::manifest::{
     MountPoint, NetworkKind, PackedBy, SealedBy,
 };
 pub use self::place::{Place, name};
+pub use self::prefetch::{Prefetch, WorkingSet};
 pub use self::sharing::Recorder;
-pub use self::store::{Listed, Opened, Prefetch, Store, WorkingSet};
+pub use self::store::{Listed, Opened, Store};
 pub use self::working_set::{BadWorkingSet, Recording};

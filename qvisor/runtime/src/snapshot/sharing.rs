@@ -17,7 +17,8 @@ use vmm::directory::Directory;
 use super::hold;
 use super::layer::copy_data;
 use super::manifest::Manifest;
-use super::store::{Opened, Store, WorkingSet};
+use super::prefetch::WorkingSet;
+use super::store::{Opened, Store};
 use super::working_set::{self, PAGES_MAX};
 use super::{SnapshotError, Unfit};
 use crate::settings::Sharing;
@@ -110,7 +111,7 @@ impl Store {
             None
         });
         let teller = Arc::<Teller>::default();
-        opened.working_set = WorkingSet::Missing(None, None);
+        (opened.working_set, opened.recording) = (WorkingSet::Missing(None), None);
         (opened.fills, opened.recorded) = (Vec::new(), Some(Arc::clone(&teller)));
         Ok(Recorder { directory, manifest: opened.manifest.clone(), teller })
     }

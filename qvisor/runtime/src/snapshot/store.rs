@@ -3,15 +3,12 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use abi::records::RecordUntil;
 use serde::Serialize;
-use vmm::boot::BootSpec;
-use vmm::checkpoint::{self, ImageFiles, PageKey};
+use vmm::checkpoint::{ImageFiles, PageKey};
 use vmm::directory::Directory;
 use vmm::mounts::Changes;
 use vmm::process;
@@ -24,6 +21,7 @@ use super::key::Key;
 use super::making::{self, Making};
 use super::manifest::{FileDigest, Files, LENGTH_MAX, MANIFEST, Manifest};
 use super::place::{KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
+use super::prefetch::WorkingSet;
 use super::sealing::ContentKey;
 use super::sharing::Teller;
 use super::working_set;
@@ -55,8 +53,9 @@ pub struct Opened {
     /// The changes to files with which what begins with it begins, by paths of the host's; and what keeps them there.
     pub changes: Vec<Changes>,
     _held: Option<Directory>,
-    /// The working set that was recorded, or the way to record one, if there is any.
-    pub working_set: WorkingSet,
+    pub(super) working_set: WorkingSet,
+    /// The way to record one, if it is wanted.
+    pub(super) recording: Option<Recording>,
     /// The pages that were seen to come into the page cache when it was recorded; empty: nobody has seen any.
     pub(super) fills: Vec<u32>,
     /// The file to share in place of the snapshot's own, of which nothing is cached: it is being recorded.
@@ -65,25 +64,6 @@ pub struct Opened {
     pub(super) recorded: Option<Arc<Teller>>,
     /// Where all of it is.
     pub(super) directory: Directory,
-}
-
-/// The list by which the host reads pages ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prefetch {
-    /// Those that were seen to come into the page cache
-    Bpf,
-    /// Those that the kernel has seen touched
-    List,
-    /// None: what was recorded is not used
-    None,
-}
-
-/// The working set of a snapshot.
-#[derive(Debug)]
-pub enum WorkingSet {
-    Recorded(Vec<u32>),
-    /// There is none, or it is not used for this reason.
-    Missing(Option<BadWorkingSet>, Option<Recording>),
 }
 
 /// A snapshot in a list.
@@ -237,12 +217,12 @@ impl Store {
         // Of one that is no use nobody needs to hear: the working set serves.
         let fills = of.read_file(&directory, working_set::FILLS).ok().flatten().unwrap_or_default();
         let again = directory.try_clone().map_err(|error| Unfit::from(error).at(place))?;
-        let recording = Recording::new(of, again);
         let working_set = match found {
             Ok(Some(pages)) => WorkingSet::Recorded(pages),
-            Ok(None) => WorkingSet::Missing(None, recording),
-            Err(why) => WorkingSet::Missing(Some(why), recording),
+            Ok(None) => WorkingSet::Missing(None),
+            Err(why) => WorkingSet::Missing(Some(why)),
         };
+        let recording = Recording::new(of, again, &working_set);
         Ok(Opened {
             place: place.clone(),
             manifest,
@@ -251,6 +231,7 @@ impl Store {
             changes,
             _held: held,
             working_set,
+            recording,
             fills,
             cold: None,
             recorded: None,
@@ -446,61 +427,6 @@ impl Opened {
             files.pages = template.try_clone()?;
         }
         Ok((files, template.is_some()))
-    }
-
-    /// Starts the process that writes its working set, if it has none; without one it is recorded another time.
-    pub(crate) fn start_recording(&self) -> Option<OwnedFd> {
-        if let Some(teller) = &self.recorded {
-            let (ours, theirs) = UnixStream::pair().ok()?;
-            *teller.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
-            return Some(theirs.into());
-        }
-        match &self.working_set {
-            WorkingSet::Missing(_, Some(recording)) => recording.start().ok(),
-            _ => None,
-        }
-    }
-
-    /// Says which pages come back first, or that they are to be recorded; `of_exec`: until a command in the clone has ended.
-    pub(crate) fn say_working_set(&self, boot: &mut BootSpec, of_exec: bool, warn: fn(&str)) {
-        match &self.working_set {
-            WorkingSet::Recorded(pages) => boot.working_set.clone_from(pages),
-            WorkingSet::Missing(why, recording) => {
-                let advice = if recording.is_some() { "it is recorded anew" } else { "remove its file ws" };
-                if let Some(why) = why {
-                    let place = &self.place;
-                    warn(&format!("the working set of snapshot {place} is not used: {why}; {advice}"));
-                }
-                let until = if of_exec { RecordUntil::Exec } else { RecordUntil::Time };
-                let usual = recording.as_ref().map(|_| until);
-                boot.records_working_set = self.recorded.as_ref().map(|_| RecordUntil::Sleep).or(usual);
-            }
-        }
-    }
-
-    /// Has the host read the pages that will be brought first, from the file that is shared if there is one.
-    pub(crate) fn read_ahead(&self, template: Option<&File>) {
-        let pages = match &self.working_set {
-            _ if !self.fills.is_empty() => &self.fills,
-            WorkingSet::Recorded(pages) => pages,
-            WorkingSet::Missing(..) => return,
-        };
-        let pages: Vec<u32> = pages.iter().map(|page| working_set::number(*page)).collect();
-        match template {
-            Some(template) => checkpoint::read_ahead(template, &pages),
-            None => self.files.read_ahead(&pages, &self.manifest.files.packed()),
-        }
-    }
-
-    /// Has what is read ahead go by this, and not by what there is.
-    pub fn prefetch(&mut self, by: Prefetch) -> Result<(), SnapshotError> {
-        match by {
-            Prefetch::Bpf if self.fills.is_empty() => return Err(Unfit::NoFills.at(&self.place)),
-            Prefetch::Bpf => {}
-            Prefetch::List => self.fills = Vec::new(),
-            Prefetch::None => (self.working_set, self.fills) = (WorkingSet::Missing(None, None), Vec::new()),
-        }
-        Ok(())
     }
 
     /// The bundle that the snapshot's container was made from, or the further one of its pod with this name.

@@ -350,8 +350,11 @@ fn a_working_set_is_recorded_once_and_goes_with_its_snapshot() {
     let bench = Bench::new();
     let place = named("a");
     let manifest = bench.make(&place).unwrap();
-    let open = || bench.store.open_on(&place, &bench.host, None).unwrap().working_set;
-    assert!(matches!(open(), WorkingSet::Missing(None, Some(_))));
+    let open = || {
+        let opened = bench.store.open_on(&place, &bench.host, None).unwrap();
+        (opened.working_set, opened.recording.is_some())
+    };
+    assert!(matches!(open(), (WorkingSet::Missing(None), true)));
     assert_eq!(bench.store.working_set_pages(&place).unwrap(), None);
     let of = working_set::Of::new(&manifest, &bench.store.key().unwrap()).unwrap();
     let write = |pages: &[u32]| {
@@ -359,18 +362,20 @@ fn a_working_set_is_recorded_once_and_goes_with_its_snapshot() {
             .unwrap();
     };
     write(&[3, 5]);
-    assert!(matches!(open(), WorkingSet::Recorded(pages) if pages == [3, 5]));
+    assert!(matches!(open(), (WorkingSet::Recorded(pages), false) if pages == [3, 5]));
+    // Once more every so often.
+    assert_eq!((0..32).filter(|_| open().1).count(), 2);
     assert_eq!(bench.store.working_set_pages(&place).unwrap(), Some(2));
     // Another snapshot's counts as little as a damaged one.
     bench.make(&named("b")).unwrap();
     fs::copy(bench.at("a").join("ws"), bench.at("b").join("ws")).unwrap();
     let other = bench.store.open_on(&named("b"), &bench.host, None).unwrap().working_set;
-    assert!(matches!(other, WorkingSet::Missing(Some(BadWorkingSet::Sealed), Some(_))));
+    assert!(matches!(other, WorkingSet::Missing(Some(BadWorkingSet::Sealed))));
     fs::write(bench.at("a").join("ws"), [0; 9]).unwrap();
-    assert!(matches!(open(), WorkingSet::Missing(Some(BadWorkingSet::Sealed), Some(_))));
+    assert!(matches!(open(), (WorkingSet::Missing(Some(BadWorkingSet::Sealed)), true)));
     assert_eq!(bench.store.working_set_pages(&place).unwrap(), None);
     write(&[3]);
-    assert!(matches!(open(), WorkingSet::Recorded(_)));
+    assert!(matches!(open(), (WorkingSet::Recorded(_), _)));
     let Place::Named(name) = &place else { unreachable!() };
     fs::write(bench.at("a").join(".ws"), []).unwrap();
     bench.store.remove(name).unwrap();

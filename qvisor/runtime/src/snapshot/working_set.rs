@@ -5,7 +5,7 @@
 //! Its pages are what a VMM says that may have been taken over. Whoever reads them takes them for a wish: a page that is not in the
 //! snapshot, or was brought before, is passed over, and all others are checked as any that is read.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
@@ -20,6 +20,7 @@ use super::error::Unfit;
 use super::hold::{self, is_named};
 use super::key::Key;
 use super::manifest::{MANIFEST, Manifest};
+use super::prefetch::WorkingSet;
 
 /// The file, and its name while it is written.
 pub(super) const WORKING_SET: &str = "ws";
@@ -33,6 +34,13 @@ const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 16;
 const NUMBER_BYTES: usize = 4;
 const SEAL_BYTES: usize = blake3::OUT_LEN;
+/// Its length tells how many sandboxes have begun with the snapshot since one was recorded.
+pub(super) const BEGUN: &str = ".begun";
+/// So many begin by a working set before one is recorded once more.
+const UNRECORDED: u64 = 15;
+/// It has strayed if more of the pages that it touched were not in the set than this, and than so large a part of them.
+const STRAY_PAGES: usize = 16;
+const STRAY_PART: usize = 10;
 /// Most pages.
 pub(super) const PAGES_MAX: usize = abi::report::WORKING_SET_MAX_PAGES;
 const LENGTH_MAX: usize = HEAD_BYTES + PAGES_MAX * NUMBER_BYTES + SEAL_BYTES;
@@ -171,6 +179,26 @@ impl Of {
     }
 }
 
+impl Of {
+    /// Adds the pages that a sandbox has touched which began with the snapshot in a directory, unless nearly all of them are known.
+    fn take_strayed(&self, directory: &Directory, pages: &[u32]) -> io::Result<()> {
+        if let Ok(Some(known)) = self.read(directory) {
+            let is_known =
+                |page: &&u32| known.binary_search_by_key(&number(**page), |known| number(*known)).is_ok();
+            let strayed = pages.len() - pages.iter().filter(is_known).count();
+            if strayed <= STRAY_PAGES.max(pages.len() / STRAY_PART) {
+                return Ok(());
+            }
+        }
+        self.add(directory, WORKING_SET, pages)?;
+        if directory.has(FILLS) {
+            let pages: Vec<u32> = pages.iter().map(|page| number(*page)).collect();
+            self.add(directory, FILLS, &pages)?;
+        }
+        Ok(())
+    }
+}
+
 /// The pages of both lists, by number, [`WRITTEN`] where one says so; of too many the last are left out.
 fn merged(a: &[u32], b: &[u32]) -> Vec<u32> {
     let mut all: Vec<u32> = [a, b].concat();
@@ -195,10 +223,12 @@ impl std::fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// Of the snapshot in a directory, if files can be made there.
-    pub(super) fn new(of: Of, directory: Directory) -> Option<Self> {
+    /// Of the snapshot in a directory, if files can be made there, and it has no working set; one that it has is recorded once more every so
+    /// often, for sandboxes that stray from it.
+    pub(super) fn new(of: Of, directory: Directory, known: &WorkingSet) -> Option<Self> {
         let may_write = fs::accessat(&directory, ".", Access::WRITE_OK, AtFlags::EACCESS).is_ok();
-        may_write.then_some(Self { of: Mutex::new(Some(of)), directory })
+        let is_wanted = may_write && (matches!(known, WorkingSet::Missing(_)) || is_due(&directory));
+        is_wanted.then_some(Self { of: Mutex::new(Some(of)), directory })
     }
 
     /// Starts a process that writes what it is told through the socket that is returned, and ends with that: whoever began the sandbox
@@ -222,6 +252,21 @@ impl Recording {
     }
 }
 
+/// Counts sandboxes that begin; whether this one is to be recorded. Of two at once either may be.
+fn is_due(directory: &Directory) -> bool {
+    let count = || -> io::Result<bool> {
+        let mut file = directory.make_file(BEGUN)?;
+        let begun = file.seek(SeekFrom::End(0))?;
+        if begun < UNRECORDED {
+            file.write_all(b".")?;
+            return Ok(false);
+        }
+        file.set_len(0)?;
+        Ok(true)
+    };
+    count().unwrap_or(false)
+}
+
 /// Waits for the pages, and writes them. Without them there is nothing to write, and a failure concerns nobody: the next restore
 /// tries again.
 #[allow(unsafe_code)]
@@ -240,7 +285,8 @@ fn serve(of: &Of, directory: Directory, told: UnixStream) -> io::Result<()> {
     if pages.is_empty() {
         return Ok(());
     }
-    of.add(&Directory::of_parts(directory, path), WORKING_SET, &pages)
+    let directory = Directory::of_parts(directory, path);
+    of.take_strayed(&directory, &pages)
 }
 
 #[cfg(test)]
@@ -281,6 +327,26 @@ mod tests {
         other.lock().unwrap();
         of.add(&directory, WORKING_SET, &[9]).unwrap();
         assert_eq!(of.read(&directory).unwrap().unwrap(), all);
+    }
+
+    #[test]
+    fn one_that_strays_is_added_and_one_that_does_not_is_not() {
+        let temp = TempDir::new();
+        let directory = Directory::open(temp.path()).unwrap();
+        let of = of(1, b"a");
+        File::create_new(temp.path().join(MANIFEST)).unwrap();
+        let known: Vec<u32> = (0..300).collect();
+        of.take_strayed(&directory, &known).unwrap();
+        assert_eq!(of.read(&directory).unwrap().unwrap(), known);
+        let with = |end: u32| [1 | WRITTEN, 2].into_iter().chain(100..end).collect::<Vec<u32>>();
+        of.take_strayed(&directory, &with(300 + 20)).unwrap();
+        assert_eq!(of.read(&directory).unwrap().unwrap(), known, "a tenth is no reason");
+        of.add(&directory, FILLS, &[7]).unwrap();
+        of.take_strayed(&directory, &with(300 + 60)).unwrap();
+        let all = of.read(&directory).unwrap().unwrap();
+        assert_eq!((all.len(), all[1], all[359]), (360, 1 | WRITTEN, 359));
+        let fills = of.read_file(&directory, FILLS).unwrap().unwrap();
+        assert_eq!((fills.len(), fills[0], fills[1]), (263, 1, 2));
     }
 
     #[test]

@@ -1,0 +1,95 @@
+//! The pages of a snapshot that come first, and how it comes to be known which these are.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::PoisonError;
+
+use abi::records::RecordUntil;
+use vmm::boot::BootSpec;
+use vmm::checkpoint;
+
+use super::error::{SnapshotError, Unfit};
+use super::store::Opened;
+use super::working_set::{self, BadWorkingSet};
+
+/// The list by which the host reads pages ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetch {
+    /// Those that were seen to come into the page cache
+    Bpf,
+    /// Those that the kernel has seen touched
+    List,
+    /// None: what was recorded is not used
+    None,
+}
+
+/// The working set of a snapshot.
+#[derive(Debug)]
+pub enum WorkingSet {
+    Recorded(Vec<u32>),
+    /// There is none, or it is not used for this reason.
+    Missing(Option<BadWorkingSet>),
+}
+
+impl Opened {
+    /// Starts the process that writes its working set, if it has none; without one it is recorded another time.
+    pub(crate) fn start_recording(&self) -> Option<OwnedFd> {
+        if let Some(teller) = &self.recorded {
+            let (ours, theirs) = UnixStream::pair().ok()?;
+            *teller.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
+            return Some(theirs.into());
+        }
+        self.recording.as_ref()?.start().ok()
+    }
+
+    /// Says which pages come back first, or that they are to be recorded; `of_exec`: until a command in the clone has ended.
+    pub(crate) fn say_working_set(&self, boot: &mut BootSpec, of_exec: bool, warn: fn(&str)) {
+        match &self.working_set {
+            WorkingSet::Recorded(pages) => boot.working_set.clone_from(pages),
+            WorkingSet::Missing(Some(why)) => {
+                let place = &self.place;
+                let advice =
+                    if self.recording.is_some() { "it is recorded anew" } else { "remove its file ws" };
+                warn(&format!("the working set of snapshot {place} is not used: {why}; {advice}"));
+            }
+            WorkingSet::Missing(None) => {}
+        }
+        let until = if of_exec { RecordUntil::Exec } else { RecordUntil::Time };
+        let usual = self.recording.as_ref().map(|_| until);
+        boot.records_working_set = self.recorded.as_ref().map(|_| RecordUntil::Sleep).or(usual);
+    }
+
+    /// Has the host read the pages that will be brought first, from the file that is shared if there is one.
+    pub(crate) fn read_ahead(&self, template: Option<&File>) {
+        let pages = match &self.working_set {
+            _ if !self.fills.is_empty() => &self.fills,
+            WorkingSet::Recorded(pages) => pages,
+            WorkingSet::Missing(_) => return,
+        };
+        let pages: Vec<u32> = pages.iter().map(|page| working_set::number(*page)).collect();
+        match template {
+            Some(template) => checkpoint::read_ahead(template, &pages),
+            None => self.files.read_ahead(&pages, &self.manifest.files.packed()),
+        }
+    }
+
+    /// Has what is read ahead go by this, and not by what there is.
+    pub fn prefetch(&mut self, by: Prefetch) -> Result<(), SnapshotError> {
+        match by {
+            Prefetch::Bpf if self.fills.is_empty() => return Err(Unfit::NoFills.at(&self.place)),
+            Prefetch::Bpf => {}
+            Prefetch::List => self.fills = Vec::new(),
+            Prefetch::None => {
+                (self.working_set, self.fills) = (WorkingSet::Missing(None), Vec::new());
+                self.recording = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// What begins with it does not tell what it needs.
+    pub fn leave_unrecorded(&mut self) {
+        self.recording = None;
+    }
+}
