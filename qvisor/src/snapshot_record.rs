@@ -16,7 +16,7 @@ use runtime::container::Surroundings;
 use runtime::front::Attended;
 use runtime::orders;
 use runtime::settings::{NodeConfig, Sharing};
-use runtime::snapshot::{Recorder, Store};
+use runtime::snapshot::{Recorded, Recorder, Store};
 use runtime::state::{Id, Root};
 use serde_json::json;
 use swap::capture::{self, Capture, CaptureError};
@@ -87,7 +87,7 @@ fn attempt(
     node: (NodeConfig, bool),
     store: &Store,
     args: &RecordArgs,
-) -> Result<Option<(usize, usize)>, Failure> {
+) -> Result<Option<Recorded>, Failure> {
     let place = named_place(&args.name)?;
     if store.inspect(&place)?.files.sealed.is_some() {
         return Err(failed(args, "its content is sealed; restores record what such need"));
@@ -173,12 +173,14 @@ fn request(args: &RecordArgs, id: &Id) -> Result<u8, Failure> {
     Ok(ended.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-fn tell((touched, filled): (usize, usize), args: &RecordArgs) -> Result<u8, Failure> {
+fn tell(recorded: Recorded, args: &RecordArgs) -> Result<u8, Failure> {
+    let Recorded { touched, filled, freed } = recorded;
     if args.json {
-        return say(&format!("{:#}\n", json!({ "touched_pages": touched, "filled_pages": filled })));
+        let object = json!({ "touched_pages": touched, "filled_pages": filled, "freed_pages": freed });
+        return say(&format!("{object:#}\n"));
     }
     say(&format!(
-        "{}: {touched} pages were touched, {filled} were seen to come into the page cache\n",
+        "{}: {touched} pages were touched, {filled} were seen to come into the page cache, {freed} of them free in the snapshot\n",
         args.name
     ))
 }

@@ -44,6 +44,6 @@ pub use self::manifest::{
 };
 pub use self::place::{Place, name};
 pub use self::prefetch::{Prefetch, WorkingSet};
-pub use self::sharing::Recorder;
+pub use self::sharing::{Recorded, Recorder};
 pub use self::store::{Listed, Opened, Store};
 pub use self::working_set::{BadWorkingSet, Recording};

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{self, Access, Advice, AtFlags, Mode, OFlags};
+use vmm::checkpoint::PageSums;
 use vmm::directory::Directory;
 
 use super::hold;
@@ -79,7 +80,20 @@ impl Store {
 pub struct Recorder {
     directory: Directory,
     manifest: Manifest,
+    /// Of the snapshot's pages, as it was when it was checked.
+    table: File,
     teller: Arc<Teller>,
+}
+
+/// A recording that was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// How many pages the working set has now.
+    pub touched: usize,
+    /// How many pages there are by now that were seen to come into the page cache.
+    pub filled: usize,
+    /// Pages that were seen to come this time and that nobody has in the snapshot.
+    pub freed: usize,
 }
 
 /// Where the sandbox that is recorded tells what it needed.
@@ -113,16 +127,13 @@ impl Store {
         let teller = Arc::<Teller>::default();
         (opened.working_set, opened.recording) = (WorkingSet::Missing(None), None);
         (opened.fills, opened.recorded) = (Vec::new(), Some(Arc::clone(&teller)));
-        Ok(Recorder { directory, manifest: opened.manifest.clone(), teller })
+        let table = opened.files.table.try_clone().map_err(|error| unfit(error.into()))?;
+        Ok(Recorder { directory, manifest: opened.manifest.clone(), table, teller })
     }
 
     /// Writes down what the sandbox that was recorded has told, which has ended, and the pages that were seen to come into the page cache, in
-    /// this order; result: how many pages the working set has now, and how many were seen. `None`: it has told of none.
-    pub fn keep_recorded(
-        &self,
-        recorder: &Recorder,
-        fills: Option<&[u32]>,
-    ) -> io::Result<Option<(usize, usize)>> {
+    /// this order. `None`: it has told of none.
+    pub fn keep_recorded(&self, recorder: &Recorder, fills: Option<&[u32]>) -> io::Result<Option<Recorded>> {
         let of = working_set::Of::new(&recorder.manifest, &self.key().map_err(io::Error::other)?);
         let of = of.map_err(io::Error::other)?;
         let told = of.told(&recorder.told()?);
@@ -130,8 +141,11 @@ impl Store {
             return Ok(None);
         }
         of.add(&recorder.directory, working_set::WORKING_SET, &told)?;
+        let mut freed = 0;
         if let Some(fills) = fills {
             let end = recorder.manifest.head.pages_end();
+            let sums = PageSums::read(&recorder.table, end).map_err(io::Error::other)?;
+            freed = fills.iter().filter(|page| !sums.present().has(**page)).count();
             let mut pages: Vec<u32> = fills.iter().copied().filter(|page| *page < end).collect();
             pages.truncate(PAGES_MAX);
             pages.sort_unstable();
@@ -139,7 +153,8 @@ impl Store {
         }
         let count =
             |name| of.read_file(&recorder.directory, name).ok().flatten().map_or(0, |pages| pages.len());
-        Ok(Some((count(working_set::WORKING_SET), count(working_set::FILLS))))
+        let (touched, filled) = (count(working_set::WORKING_SET), count(working_set::FILLS));
+        Ok(Some(Recorded { touched, filled, freed }))
     }
 }
 
