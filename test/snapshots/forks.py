@@ -34,7 +34,7 @@ class Asked(Container):
         super().__init__(world, (PYTHON, "/srv/asked.py", "{port}"), **more)
         shutil.copy(HERE / "inside/asked.py", self.srv)
 
-    def ask(self, line, port=None):
+    def asked(self, line, port=None):
         return json.loads(ask_line(port or self.port, line))
 
 
@@ -57,6 +57,11 @@ def counts(world, name):
     return int(world.dormouse("exec", name, "/bin/cat", "/kept/now").stdout)
 
 
+def counts_on(world, name):
+    first = counts(world, name)
+    until(f"{name} to count on", lambda: counts(world, name) > first, ANSWER_SECONDS)
+
+
 def of_do(world):
     """Files are those of the moment, each clone's are its own, and clones of clones have them as well."""
     before = layers()
@@ -71,7 +76,7 @@ def of_do(world):
     for name in names:
         first = counts(world, name)
         check(first >= least, f"{name} counts {first}, and before there was {least}")
-        until(f"{name} to count on", lambda name=name, first=first: counts(world, name) > first, ANSWER_SECONDS)
+        counts_on(world, name)
         found = inside(name, LOOK)
         check(found == SEEN, f"{name} sees {found!r}")
         inside(name, f"echo {name} >/kept/own; echo {name} >/kept/file")
@@ -87,8 +92,7 @@ def of_do(world):
     end(world, [*names, *again])
     found = clone(world, "kept", "/bin/sh", "-c", "cat /kept/own /kept/file").stdout
     check(found == f"last\n{names[0]}\n", f"what begins with a clone's snapshot sees {found!r}")
-    least = counts(world, sandbox.id)
-    until("it to count on", lambda: counts(world, sandbox.id) > least, ANSWER_SECONDS)
+    counts_on(world, sandbox.id)
     check(not is_mounted(), "the place in memory is seen outside")
     sandbox.close()
     check_nothing_left(world, before)
@@ -97,28 +101,28 @@ def of_do(world):
 def of_container(world):
     """Each clone has the memory of the moment, randomness and ports of its own, and what it writes is its own."""
     container = world.add(Asked(world)).begin()
-    nonce = container.ask("hello")["nonce"]
+    nonce = container.asked("hello")["nonce"]
     for share in ("snapshot", "none", "friends"):
         names = fork(world, container.id, "--count", 4, "--port", f"{container.port}={BASE}", "--share", share)
         ports = [BASE + number for number in range(4)]
-        before = container.ask("hello")
-        said = [container.ask("hello", port) for port in ports]
+        before = container.asked("hello")
+        said = [container.asked("hello", port) for port in ports]
         check({one["nonce"] for one in said} == {nonce}, "a clone has begun anew")
         check({one["asked"] for one in said} == {before["asked"]}, f"clones have counted {[one['asked'] for one in said]}")
         for source in ("getrandom", "boot_id"):
             check(len({one[source] for one in [*said, before]}) == 5, f"clones have {source} in common")
         word = f"only-one-{os.urandom(8).hex()}"
-        container.ask(f"fill {word}", ports[0])
-        check(container.ask(f"find {word}", ports[0])["found"], "it has forgotten what it was told")
+        container.asked(f"fill {word}", ports[0])
+        check(container.asked(f"find {word}", ports[0])["found"], "it has forgotten what it was told")
         world.dormouse("hibernate", names[0])
-        found = [container.ask(f"find {word}", port)["found"] for port in [*ports, container.port]]
+        found = [container.asked(f"find {word}", port)["found"] for port in [*ports, container.port]]
         check(found == [True, False, False, False, False], f"what one clone has written is in {found}")
         shown = [json.loads(world.dormouse("stats", "--json", name).stdout)["shown_pages"] for name in names]
         check(all(count == 0 for count in shown) if share == "none" else all(count > 50 for count in shown), f"{shown} pages were shown")
         if share == "friends":
             # They need nothing of the one that they were made from.
             container.delete(force=True)
-            check(container.ask("hello", ports[1])["nonce"] == nonce, "a clone has gone with the first one")
+            check(container.asked("hello", ports[1])["nonce"] == nonce, "a clone has gone with the first one")
         end(world, names)
         for name in names:
             world.check_gone(name)
@@ -162,7 +166,7 @@ def untouched(world):
 def refused(world):
     """What cannot be is refused in words; of clones that cannot all begin none stays, and the sandbox goes on."""
     container = world.add(Asked(world, memory=300 << 20)).begin()
-    nonce, port = container.ask("hello")["nonce"], container.port
+    nonce, port = container.asked("hello")["nonce"], container.port
     others = world.ids()
     world.refused("fork", "nobody", says=("nobody",))
     for count in ("0", "1001", "x"):
@@ -180,10 +184,10 @@ def refused(world):
     world.refused("fork", container.id, says=(str(port),))
     until("the clones to be gone", lambda: world.ids() == others, ANSWER_SECONDS)
     # Its memory once more is above its limit.
-    container.ask("grow 250")
+    container.asked("grow 250")
     world.refused("fork", "--port", f"{port}={BASE}", container.id, says=("needed once more", "limit"))
-    container.ask("grow 0")
-    check(container.ask("hello")["nonce"] == nonce, "it does not go on")
+    container.asked("grow 0")
+    check(container.asked("hello")["nonce"] == nonce, "it does not go on")
     world.dormouse("pause", container.id)
     world.refused("fork", "--port", f"{port}={BASE}", container.id, says=("paused",))
     world.dormouse("resume", container.id)
@@ -192,7 +196,7 @@ def refused(world):
     world.refused("fork", "--port", f"{BASE}={BASE + 1}", names[0], says=("a clone",))
     end(world, names)
     sealed = world.add(Asked(world)).begin("--encrypt", "on")
-    sealed.ask("hello")
+    sealed.asked("hello")
     world.refused("fork", "--port", f"{sealed.port}={BASE}", sealed.id, says=("encrypt",))
 
 
@@ -200,7 +204,7 @@ def killed(world):
     """A command that is killed at whatever moment leaves all clones, or none; nothing is left when they have ended."""
     before = layers()
     container = world.add(Asked(world)).begin()
-    nonce, rng, whole = container.ask("hello")["nonce"], random.Random(os.getpid()), 0
+    nonce, rng, whole = container.asked("hello")["nonce"], random.Random(os.getpid()), 0
     for _ in range(10):
         command = subprocess.Popen([str(word) for word in (DORMOUSE, "fork", "--swap-dir", world.swap, "--count", 4, "--port",
                                                            f"{container.port}={BASE}", container.id)],
@@ -214,7 +218,7 @@ def killed(world):
         check(len(names) in (0, 4), f"it has left {names}")
         whole += bool(names)
         end(world, names)
-        check(container.ask("hello")["nonce"] == nonce, "it does not go on")
+        check(container.asked("hello")["nonce"] == nonce, "it does not go on")
     names = fork(world, container.id, "--count", 2, "--port", f"{container.port}={BASE}")
     end(world, names)
     container.delete(force=True)

@@ -53,7 +53,7 @@ def launched(world, *words):
 
 def original(world):
     container = world.add(Asked(world)).begin()
-    nonce = container.ask("hello")["nonce"]
+    nonce = container.asked("hello")["nonce"]
     name, _ = container.checkpoint()
     container.delete()
     return container, name, nonce
@@ -75,12 +75,12 @@ def taken(world):
             one, ports = world.dormouse("do", "--from", name, "--detach").stdout.split()
             check(one in pool.filled()["ready"] or one not in pool.shown()["ready"], "one that was taken is ready again")
             old, new = map(int, ports.split("="))
-            said = container.ask("hello", new)
+            said = container.asked("hello", new)
             check(old == container.port and said["nonce"] == nonce and said["asked"] == 2, f"it says {said}")
             mine.append((one, new))
         check(len(set(mine)) == 4 and len({port for _, port in mine}) == 4, f"they are {mine}")
-        container.ask("fill apart", mine[0][1])
-        check(not container.ask("find apart", mine[1][1])["found"], "what one has written is in another")
+        container.asked("fill apart", mine[0][1])
+        check(not container.asked("find apart", mine[1][1])["found"], "what one has written is in another")
         # A command beside the programs, with its own streams and code, and the clone ends with it.
         done = world.dormouse("do", "--from", name, "--", "/bin/sh", "-c", "cat; echo apart >&2; exit 7", stdin="in\n", code=7)
         check((done.stdout, done.stderr) == ("in\n", "apart\n"), f"a command says {done.stdout!r} and {done.stderr!r}")
@@ -95,11 +95,11 @@ def taken(world):
         # A number that is free is given again.
         end(world, [mine[0][0]])
         one, ports = world.dormouse("do", "--from", name, "--detach").stdout.split()
-        check(container.ask("hello", int(ports.split("=")[1]))["nonce"] == nonce, "it does not answer")
+        check(container.asked("hello", int(ports.split("=")[1]))["nonce"] == nonce, "it does not answer")
         mine[0] = (one, 0)
         pool.filled()
     until("what was ready to be gone", lambda: world.ids() == {one for one, _ in mine}, ANSWER_SECONDS)
-    check(container.ask("hello", mine[1][1])["nonce"] == nonce, "one that was taken has gone with the pool")
+    check(container.asked("hello", mine[1][1])["nonce"] == nonce, "one that was taken has gone with the pool")
     end(world, [one for one, _ in mine])
     check_nothing_left(world, before)
 

@@ -137,7 +137,7 @@ def generations(world):
         with open(container.srv / "ask", "a") as asked:
             asked.write("sum\n")
         after(container, "its sum", lambda turn=turn: container.said().splitlines().count("sum ok") == turn + 1)
-        for _ in range(4):
+        for _ in range(10):
             world.dormouse("hibernate", container.id)
             world.dormouse("wake", container.id)
         last, (name, _) = name, container.checkpoint()
@@ -206,8 +206,7 @@ def recorded(world):
         until(f"the answers of {clone.id}", lambda: len(clone.lines()) == len(strayed), ANSWER_SECONDS)
         world.dormouse("hibernate", clone.id)
         clone.kill()
-    for file, size in zip(files, sizes):
-        until(f"{file.name} to grow", lambda file=file, size=size: len(pages_in(file)) > size + 100, ANSWER_SECONDS)
+    until("the lists to grow", lambda: all(len(pages_in(file)) > size + 100 for file, size in zip(files, sizes)), ANSWER_SECONDS)
     for number, by in enumerate(("bpf", "list", "none") if sees else ("list", "none")):
         for share in ("none", "snapshot"):
             clone = Clone(container, name, f"{number}{share}", share, "--prefetch", by)

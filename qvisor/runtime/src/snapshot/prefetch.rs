@@ -88,7 +88,7 @@ impl Opened {
         Ok(())
     }
 
-    /// What begins with it does not tell what it needs.
+    /// Sandboxes that begin with it do not tell which pages they need.
     pub fn leave_unrecorded(&mut self) {
         self.recording = None;
     }
