@@ -229,6 +229,9 @@ pub struct RecordArgs {
     /// Whether files that the snapshot has open may have changed since
     #[arg(long, value_enum, default_value_t)]
     pub changed_files: ChangedFiles,
+    /// Write the pages that were touched to a file in which they lie together as well, for --prefetch reap
+    #[arg(long)]
+    pub together: bool,
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,
@@ -244,6 +247,8 @@ pub enum PrefetchChoice {
     Bpf,
     /// Those that the kernel has seen touched
     List,
+    /// Those, copied from a file in which they lie together (snapshot record --together), as REAP does
+    Reap,
     /// None: what was recorded is not used
     None,
 }
@@ -253,6 +258,7 @@ impl From<PrefetchChoice> for Prefetch {
         match choice {
             PrefetchChoice::Bpf => Self::Bpf,
             PrefetchChoice::List => Self::List,
+            PrefetchChoice::Reap => Self::Reap,
             PrefetchChoice::None => Self::None,
         }
     }

@@ -125,6 +125,9 @@ fn attempt(
     let fills = capture.into_inner().map(|_| seen.pages);
     let kept =
         store.keep_recorded(&recorder, fills.as_deref()).map_err(|error| failed(args, &error.to_string()))?;
+    if args.together && kept.is_some() {
+        recorder.write_together(store).map_err(|error| failed(args, &error.to_string()))?;
+    }
     let why = || slept.into_inner().unwrap_or_else(|| "its programs touched no page".into());
     kept.map(Some).ok_or_else(|| failed(args, &why()))
 }

@@ -14,6 +14,7 @@ use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, Page, PageBytes, PageId, offset_of};
 use crate::pool;
 use crate::sums::{PageSums, Sums};
+use crate::together::Together;
 
 /// Most pages that are read at once: 128 KiB.
 const RUN_PAGES: usize = 32;
@@ -44,6 +45,7 @@ pub trait Base: Send + Sync {
 pub struct FileBase {
     present: Bits,
     content: Content,
+    together: Option<Together>,
 }
 
 enum Content {
@@ -86,7 +88,7 @@ impl FileBase {
         if file.metadata()?.len() < offset_of(present.end()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self { present, content: Content::Plain { file, sums } })
+        Ok(Self { present, content: Content::Plain { file, sums }, together: None })
     }
 
     /// The base of the pages of a table, in a file that was written with it. Each page is checked when it is read.
@@ -110,7 +112,12 @@ impl FileBase {
             return Self::plain(file, present, Some(sums)).map_err(BaseError::File);
         }
         let content = Content::Packed(PackedPages::open(file, (&present, sums.all()), packed, key)?.into());
-        Ok(Self { present, content })
+        Ok(Self { present, content, together: None })
+    }
+
+    /// With pages that lie together in another file as well: they are brought from there.
+    pub fn with_together(self, file: File) -> io::Result<Self> {
+        Ok(Self { together: Some(Together::open(file)?), ..self })
     }
 
     /// The base that had this file, and [these tables](Self::tables) under another owner, who may be hostile.
@@ -175,7 +182,12 @@ impl Base for FileBase {
         match &self.content {
             Content::Plain { file, sums } => {
                 pages.sort_unstable_by_key(|page| page.id);
-                self.fetch_runs(file, sums.as_ref(), &pages)
+                let is_right = |id, content: &PageBytes| {
+                    sums.as_ref().is_none_or(|sums| sums.check(&self.present, id, content).is_ok())
+                };
+                let together = self.together.as_ref();
+                let read_bytes = together.map_or(0, |together| together.fetch(&mut pages, is_right));
+                Ok(read_bytes + self.fetch_runs(file, sums.as_ref(), &pages)?)
             }
             Content::Packed(packed) => packed.fetch(&self.present, &pages),
         }

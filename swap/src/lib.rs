@@ -49,6 +49,7 @@ mod table;
 mod tables;
 #[cfg(test)]
 mod testing;
+mod together;
 
 pub use codec::{Engine, Style};
 
@@ -72,3 +73,4 @@ pub use stacked::StackedBase;
 pub use sums::PageSums;
 #[cfg(fuzzing)]
 pub use sums::play as play_page_sums;
+pub use together::write_together;

@@ -173,7 +173,9 @@ def recorded(world):
     path = image.parent
 
     def record(*command, code=0):
-        return world.dormouse("snapshot", "record", name, "--changed-files", "accept", "--json", "--", *command, code=code)
+        options = ("--together",) if command[0] == "--together" else ()
+        return world.dormouse("snapshot", "record", name, "--changed-files", "accept", "--json", *options, "--", *command[len(options):],
+                              code=code)
 
     def asked(pages):
         lines = "".join(f"page {page}\\n" for page in pages)
@@ -207,12 +209,29 @@ def recorded(world):
         world.dormouse("hibernate", clone.id)
         clone.kill()
     until("the lists to grow", lambda: all(len(pages_in(file)) > size + 100 for file, size in zip(files, sizes)), ANSWER_SECONDS)
-    for number, by in enumerate(("bpf", "list", "none") if sees else ("list", "none")):
+    world.refused("restore", "--snapshot", name, "--bundle", container.bundle, "--prefetch", "reap", f"{container.id}-reap", says=("--together",))
+    told = json.loads(record("--together", *asked(range(100, 500, 2))).stdout)
+    together = (path / "ws.reap").stat().st_size
+    check(together == told["touched_pages"] * (PAGE + 4) + 4, f"of {told['touched_pages']} pages {together} bytes lie together")
+    world.refused("restore", "--snapshot", name, "--bundle", container.bundle, "--prefetch", "reap", "--share", "snapshot", "--changed-files",
+                  "accept", f"{container.id}-reap", says=("reap",))
+    for number, by in enumerate(("bpf", "list", "reap", "none") if sees else ("list", "reap", "none")):
         for share in ("none", "snapshot"):
+            if (by, share) == ("reap", "snapshot"):
+                continue
             clone = Clone(container, name, f"{number}{share}", share, "--prefetch", by)
             clone.answers("page 100", "page ok")
             clone.answers("sum", "sum ok")
             clone.kill()
+    # What is damaged there is taken from where it lies else; what is no such file is refused.
+    with flipped(path / "ws.reap", 50 * PAGE + 7):
+        clone = Clone(container, name, "damaged", "none", "--prefetch", "reap")
+        clone.answers("sum", "sum ok")
+        clone.kill()
+    with flipped(path / "ws.reap", together - 1):
+        world.refused("restore", "--snapshot", name, "--bundle", container.bundle, "--prefetch", "reap", "--changed-files", "accept",
+                      f"{container.id}-reap")
+    world.dormouse("snapshot", "verify", name)
 
 
 def offset_of(image, page):

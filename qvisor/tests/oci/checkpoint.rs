@@ -19,7 +19,14 @@ fn file() -> File {
 }
 
 fn files() -> ImageFiles {
-    ImageFiles { kernel: file(), pages: file(), table: file(), orphans: file(), below: Vec::new() }
+    ImageFiles {
+        kernel: file(),
+        pages: file(),
+        table: file(),
+        orphans: file(),
+        below: Vec::new(),
+        together: None,
+    }
 }
 
 fn take(world: &World, files: &ImageFiles, leave_running: bool) -> Result<ImageTaken, OrderError> {

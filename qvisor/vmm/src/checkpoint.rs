@@ -11,6 +11,7 @@ use std::sync::Arc;
 use abi::PAGE_SIZE;
 use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
+pub use swap::write_together;
 pub use swap::{BELOW_MAX, PageKey, PageSums, Style, wipe};
 use swap::{BaseError, FileBase, PackError, StackedBase};
 
@@ -93,6 +94,8 @@ pub struct ImageFiles {
     pub orphans: File,
     /// Those of other images that have some of its pages, in the order of its table.
     pub below: Vec<BelowFiles>,
+    /// Some of its pages once more, where they are brought from ([`swap::write_together`]).
+    pub together: Option<File>,
 }
 
 /// The pages of an image that others have pages in, with their table.
@@ -127,18 +130,19 @@ pub enum BadImage {
 impl ImageFiles {
     /// The files once more.
     pub fn try_clone(&self) -> std::io::Result<Self> {
-        let Self { kernel, pages, table, orphans, below } = self;
+        let Self { kernel, pages, table, orphans, below, together } = self;
         let [kernel, pages] = [kernel.try_clone()?, pages.try_clone()?];
         let below = below.iter().map(BelowFiles::try_clone).collect::<std::io::Result<_>>()?;
-        Ok(Self { kernel, pages, table: table.try_clone()?, orphans: orphans.try_clone()?, below })
+        let together = together.as_ref().map(File::try_clone).transpose()?;
+        Ok(Self { kernel, pages, table: table.try_clone()?, orphans: orphans.try_clone()?, below, together })
     }
 
     /// Their descriptors, for another process.
     #[must_use]
     pub fn into_descriptors(self) -> Vec<OwnedFd> {
-        let Self { kernel, pages, table, orphans, below } = self;
+        let Self { kernel, pages, table, orphans, below, together } = self;
         let below = below.into_iter().flat_map(|BelowFiles { pages, table }| [pages, table]);
-        [kernel, pages, table, orphans].into_iter().chain(below).map(OwnedFd::from).collect()
+        [kernel, pages, table, orphans].into_iter().chain(below).chain(together).map(OwnedFd::from).collect()
     }
 
     /// The files that had [these descriptors](Self::into_descriptors); `None`: there are others.
@@ -147,11 +151,14 @@ impl ImageFiles {
         let mut files = descriptors.into_iter().map(File::from);
         let mut next = || files.next();
         let (kernel, pages, table, orphans) = (next()?, next()?, next()?, next()?);
-        let mut below = Vec::new();
+        let (mut below, mut together) = (Vec::new(), None);
         while let Some(pages) = next() {
-            below.push(BelowFiles { pages, table: next()? });
+            match next() {
+                Some(table) => below.push(BelowFiles { pages, table }),
+                None => together = Some(pages),
+            }
         }
-        Some(Self { kernel, pages, table, orphans, below })
+        Some(Self { kernel, pages, table, orphans, below, together })
     }
 
     /// Reads the table of pages, which may be a stranger's, of an image with this head.
@@ -187,6 +194,10 @@ impl ImageFiles {
         });
         let below = below.collect::<Result<Vec<_>, BadImage>>()?;
         let own = FileBase::with_key(self.pages.try_clone()?, sums, key)?;
+        let own = match &self.together {
+            Some(together) => own.with_together(together.try_clone()?)?,
+            None => own,
+        };
         Ok(StackedBase::new(own, below)?)
     }
 
@@ -254,7 +265,7 @@ pub fn read_ahead(file: &File, pages: &[u32]) {
 }
 
 /// Has the host read a file, if it is short.
-fn read_ahead_all(file: &File) {
+pub fn read_ahead_all(file: &File) {
     const MOST: u64 = 64 << 20;
     if file.metadata().is_ok_and(|found| found.len() <= MOST) {
         let _ = fs::fadvise(file, 0, None, Advice::WillNeed);

@@ -89,6 +89,8 @@ pub enum Unfit {
         "nobody has seen its pages come into the page cache; use dormouse snapshot record, as a user who may load eBPF programs"
     )]
     NoFills,
+    #[error("its working set does not lie together in a file; use dormouse snapshot record --together")]
+    NotTogether,
     #[error("its file {0} was changed or damaged")]
     Changed(String),
     #[error("the changes to files that it has cannot be read: {0}")]

@@ -98,7 +98,14 @@ impl SealedFiles {
 /// The files of an image, each made by its name.
 fn image_files(new: impl Fn(&str) -> io::Result<File>) -> io::Result<ImageFiles> {
     let [kernel, pages] = [new(KERNEL)?, new(PAGES)?];
-    Ok(ImageFiles { kernel, pages, table: new(TABLE)?, orphans: new(ORPHANS)?, below: Vec::new() })
+    Ok(ImageFiles {
+        kernel,
+        pages,
+        table: new(TABLE)?,
+        orphans: new(ORPHANS)?,
+        below: Vec::new(),
+        together: None,
+    })
 }
 
 type Step<T> = Result<T, (&'static str, io::Error)>;
@@ -460,7 +467,7 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
 }
 
 /// The files of a snapshot, the last to go first: without a manifest a directory is none.
-const OURS: [&str; 12] = [
+const OURS: [&str; 14] = [
     MANIFEST,
     ".manifest.json",
     KERNEL,
@@ -473,6 +480,8 @@ const OURS: [&str; 12] = [
     working_set::WORKING_SET,
     working_set::FILLS,
     working_set::BEGUN,
+    working_set::TOGETHER,
+    working_set::FRESH_TOGETHER,
 ];
 
 /// Removes the files of a snapshot.

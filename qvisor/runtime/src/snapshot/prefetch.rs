@@ -1,6 +1,7 @@
 //! The pages of a snapshot that come first, and how it comes to be known which these are.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::PoisonError;
@@ -20,6 +21,8 @@ pub enum Prefetch {
     Bpf,
     /// Those that the kernel has seen touched
     List,
+    /// Those that the kernel has seen touched, from a file in which they lie together
+    Reap,
     /// None: what was recorded is not used
     None,
 }
@@ -62,6 +65,9 @@ impl Opened {
 
     /// Has the host read the pages that will be brought first, from the file that is shared if there is one.
     pub(crate) fn read_ahead(&self, template: Option<&File>) {
+        if let Some(together) = &self.files.together {
+            return checkpoint::read_ahead_all(together);
+        }
         let pages = match &self.working_set {
             _ if !self.fills.is_empty() => &self.fills,
             WorkingSet::Recorded(pages) => pages,
@@ -80,6 +86,15 @@ impl Opened {
             Prefetch::Bpf if self.fills.is_empty() => return Err(Unfit::NoFills.at(&self.place)),
             Prefetch::Bpf => {}
             Prefetch::List => self.fills = Vec::new(),
+            Prefetch::Reap => {
+                let found = self.directory.file_to_read(working_set::TOGETHER);
+                let none = |error: io::Error| match error.kind() {
+                    io::ErrorKind::NotFound => Unfit::NotTogether,
+                    _ => error.into(),
+                };
+                self.files.together = Some(found.map_err(|error| none(error).at(&self.place))?);
+                self.fills = Vec::new();
+            }
             Prefetch::None => {
                 (self.working_set, self.fills) = (WorkingSet::Missing(None), Vec::new());
                 self.recording = None;

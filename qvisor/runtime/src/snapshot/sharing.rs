@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{self, Access, Advice, AtFlags, Mode, OFlags};
-use vmm::checkpoint::PageSums;
+use vmm::checkpoint::{self, PageSums};
 use vmm::directory::Directory;
 
 use super::hold;
@@ -44,6 +44,11 @@ impl Store {
             Sharing::Domain(name) => Some(name),
         };
         let files = &opened.manifest.files;
+        if opened.files.together.is_some() {
+            return Err(unfit(Unfit::NotShared(
+                "they are brought from a file of their own; leave --prefetch reap out",
+            )));
+        }
         if files.sealed.is_some() {
             return Err(unfit(Unfit::NotShared("its content is sealed")));
         }
@@ -82,6 +87,8 @@ pub struct Recorder {
     manifest: Manifest,
     /// Of the snapshot's pages, as it was when it was checked.
     table: File,
+    /// The pages, if they lie there as they are.
+    pages: Option<File>,
     teller: Arc<Teller>,
 }
 
@@ -128,7 +135,11 @@ impl Store {
         (opened.working_set, opened.recording) = (WorkingSet::Missing(None), None);
         (opened.fills, opened.recorded) = (Vec::new(), Some(Arc::clone(&teller)));
         let table = opened.files.table.try_clone().map_err(|error| unfit(error.into()))?;
-        Ok(Recorder { directory, manifest: opened.manifest.clone(), table, teller })
+        let files = &opened.manifest.files;
+        let is_plain = files.sealed.is_none() && files.packed.is_none() && files.below.is_empty();
+        let pages = is_plain.then(|| opened.files.pages.try_clone()).transpose();
+        let pages = pages.map_err(|error| unfit(error.into()))?;
+        Ok(Recorder { directory, manifest: opened.manifest.clone(), table, pages, teller })
     }
 
     /// Writes down what the sandbox that was recorded has told, which has ended, and the pages that were seen to come into the page cache, in
@@ -159,6 +170,25 @@ impl Store {
 }
 
 impl Recorder {
+    /// Writes the pages of the working set to a file in which they lie together.
+    pub fn write_together(&self, store: &Store) -> io::Result<()> {
+        let other = |why: &'static str| io::Error::new(io::ErrorKind::Unsupported, why);
+        let pages = self
+            .pages
+            .as_ref()
+            .ok_or_else(|| other("its pages are packed, sealed or partly another snapshot's"))?;
+        let of = working_set::Of::new(&self.manifest, &store.key().map_err(io::Error::other)?);
+        let known = of.map_err(io::Error::other)?.read(&self.directory).map_err(io::Error::other)?;
+        let sums = PageSums::read(&self.table, self.manifest.head.pages_end()).map_err(io::Error::other)?;
+        let known = known.unwrap_or_default().into_iter().map(working_set::number);
+        let ids: Vec<u32> = known.filter(|page| sums.present().has(*page)).collect();
+        let fresh = self.directory.make_file(working_set::FRESH_TOGETHER)?;
+        fresh.set_len(0)?;
+        checkpoint::write_together(pages, &ids, &fresh)?;
+        fresh.sync_all()?;
+        self.directory.rename(working_set::FRESH_TOGETHER, working_set::TOGETHER)
+    }
+
     /// Returns what the sandbox has told, which may be anything.
     fn told(&self) -> io::Result<Vec<u8>> {
         let stream = self.teller.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -31,7 +31,8 @@ use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
 
 /// Files whose size is told.
-const FILES: [&str; 6] = [KERNEL, PAGES, TABLE, ORPHANS, working_set::WORKING_SET, working_set::FILLS];
+const FILES: [&str; 7] =
+    [KERNEL, PAGES, TABLE, ORPHANS, working_set::WORKING_SET, working_set::FILLS, working_set::TOGETHER];
 
 /// The directory of a user's snapshots, with the key by which they are known.
 #[derive(Clone, Debug)]
@@ -408,7 +409,8 @@ fn files_in(directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Un
     let open = |name: &str| directory.file_to_read(name);
     let (kernel, pages) = (open(KERNEL)?, open(PAGES)?);
     let below = below::open(directory, &manifest.files.below)?;
-    let files = ImageFiles { kernel, pages, table: open(TABLE)?, orphans: open(ORPHANS)?, below };
+    let files =
+        ImageFiles { kernel, pages, table: open(TABLE)?, orphans: open(ORPHANS)?, below, together: None };
     check(&files.kernel, &manifest.files.kernel, KERNEL)?;
     check(&files.table, &manifest.files.table, TABLE)?;
     check(&files.orphans, &manifest.files.orphans, ORPHANS)?;

@@ -34,6 +34,9 @@ const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 16;
 const NUMBER_BYTES: usize = 4;
 const SEAL_BYTES: usize = blake3::OUT_LEN;
+/// The file in which the pages of the working set lie together, if it is asked for.
+pub(super) const TOGETHER: &str = "ws.reap";
+pub(super) const FRESH_TOGETHER: &str = ".ws.reap";
 /// Its length tells how many sandboxes have begun with the snapshot since one was recorded.
 pub(super) const BEGUN: &str = ".begun";
 /// So many begin by a working set before one is recorded once more.

@@ -54,6 +54,7 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
         console.map_or(Ok(()), process::take_terminal)
     };
     let early = early();
+    let is_told = plan.restore.as_ref().is_some_and(|restore| restore.told.is_some());
     let (head, image) = match plan.restore.take() {
         Some(RestorePlan { head, files, shares, page_key, further, told }) => (
             Some((head, shares, page_key, further)),
@@ -72,7 +73,9 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let sealed = early.map_err(VmmError::Prepare).and_then(|()| {
         let records = plan.boot.clone();
         let beginning = match head {
-            Some(head) => Beginning::restore(records, head, image).ok_or(VmmError::Prepare(lost()))?,
+            Some(head) => {
+                Beginning::restore(records, head, image, is_told).ok_or(VmmError::Prepare(lost()))?
+            }
             None => Beginning::Boot(records),
         };
         birth::seal(Outside { host, plan: &plan, beginning, front_end, companions, preserved })

@@ -39,7 +39,14 @@ mod tests {
 
     fn files() -> ImageFiles {
         let file = || File::from(memory_file(c"image").unwrap());
-        ImageFiles { kernel: file(), pages: file(), table: file(), orphans: file(), below: Vec::new() }
+        ImageFiles {
+            kernel: file(),
+            pages: file(),
+            table: file(),
+            orphans: file(),
+            below: Vec::new(),
+            together: None,
+        }
     }
 
     fn head(pages: u64) -> ImageHead {

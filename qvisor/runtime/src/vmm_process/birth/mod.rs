@@ -47,9 +47,10 @@ impl Beginning {
         records: BootSpec,
         (head, shares, page_key, further): (ImageHead, bool, Option<PageKey>, Vec<u64>),
         mut files: Vec<OwnedFd>,
+        is_told: bool,
     ) -> Option<Self> {
-        // The files are an even number of them.
-        let told = if files.len().is_multiple_of(2) { None } else { files.pop() };
+        // It comes last.
+        let told = if is_told { Some(files.pop()?) } else { None };
         let files = ImageFiles::from_descriptors(files)?;
         Some(Self::Restore(records, Box::new(RestorePlan { head, files, shares, page_key, further, told })))
     }
