@@ -377,6 +377,11 @@ impl Command {
         )
     }
 
+    /// Whether processes that it forks go on without it.
+    pub fn goes_on(&self) -> bool {
+        matches!(self, Self::Fork(_) | Self::Pool(_)) || matches!(self, Self::Do(args) if args.origin.detach)
+    }
+
     /// The exit code if it fails by itself.
     pub fn exit_code(&self) -> u8 {
         match self {

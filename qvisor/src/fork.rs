@@ -2,15 +2,17 @@
 //!
 //! They begin side by side, and go on by themselves once all of them have begun: if one fails, or this process is ended, none stays.
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use runtime::container::{self, CheckpointOptions};
+use runtime::container::{self, CheckpointOptions, Taken};
+use runtime::front::CommandRecord;
 use runtime::settings::{NodeConfig, Sharing};
-use runtime::snapshot::Store;
+use runtime::snapshot::{InMemory, Opened, SnapshotError, Store};
 use runtime::state::{Id, Root};
 use runtime::units::parse_size;
 use serde_json::json;
@@ -18,7 +20,7 @@ use vmm::checkpoint::{ImageTerms, Style};
 use vmm::hibernate::micros;
 use vmm::process;
 
-use crate::background::{Background, Source};
+use crate::background::{Background, Source, check_ports, check_terminal};
 use crate::choices::UserNamespaceChoice;
 use crate::failure::{Failure, say};
 use crate::hibernation_args::HibernationArgs;
@@ -39,7 +41,7 @@ pub struct ForkArgs {
     /// Give sockets that had the first port the second one in the first clone, the next one in the next clone, and so on
     #[arg(long, value_name = "OLD=NEW", value_parser = parse_ports)]
     pub port: Vec<(u16, u16)>,
-    /// With whom a clone shares pages that it does not write: none, snapshot (the clones made with it) or a domain's name
+    /// With whom a clone shares pages that it does not write: none, or snapshot (the clones made with it)
     #[arg(long, value_name = "WHOM", value_parser = parse_sharing, default_value = "snapshot")]
     pub share: Sharing,
     /// Whether it may have connections to others, over TCP or to Unix sockets of the host, which end in the clones
@@ -70,25 +72,15 @@ pub fn fork(
     let store = Store::of_user(&node)?;
     let names = free_names(root, args.name.as_deref().unwrap_or(id.as_str()), args.count)?;
     let hibernation = args.hibernation.wishes()?;
-    let place = store.place_in_memory()?;
-    let options = CheckpointOptions {
-        store: &store,
-        place: place.clone(),
-        terms: ImageTerms {
-            leave_running: true,
-            refuses_connections: args.established == Established::Refuse,
-            ..ImageTerms::default()
-        },
-        parent: None,
-        codec: Style::None,
-        key_file: None,
-        in_memory: true,
-        progress: None,
-    };
-    let taken = container::checkpoint(root, &id, &options)?;
-    let mut opened = store.open(&place, None)?;
-    // It is in memory already.
-    opened.leave_unrecorded();
+    check_ports(&args.port, args.count)?;
+    if let Sharing::Domain(name) = &args.share {
+        return Err(format!(
+            "cannot share the pages of clones in domain {}: nobody else has them; choose none or snapshot",
+            name.as_str()
+        )
+        .into());
+    }
+    let (taken, opened) = image_of(root, &store, &id, args)?;
     let source = Source {
         root,
         node,
@@ -103,15 +95,61 @@ pub fn fork(
         accepts_changed: true,
         ports: args.port.clone(),
         is_asleep: false,
+        all_go: None,
     };
-    source.check(args.count)?;
-    begin_all(&source, &names)?;
+    begin_all(source, &names)?;
     if args.json {
         let clones: Vec<_> = names.iter().map(Id::as_str).collect();
         let object = json!({ "clones": clones, "total_us": micros(since.elapsed()), "image": taken.image });
         return say(&(serde_json::to_string_pretty(&object)? + "\n"));
     }
     say(&names.iter().map(|name| format!("{}\n", name.as_str())).collect::<String>())
+}
+
+/// Takes an image of the sandbox in memory. It stays as long as somebody has its files.
+fn image_of(root: &Root, store: &Store, id: &Id, args: &ForkArgs) -> Result<(Taken, Opened), Failure> {
+    let has_layer = root.command::<CommandRecord>(id).is_some();
+    if !has_layer && let Some(described) = container::described(root, id, &root.state(id)?) {
+        check_terminal(&described)?;
+        if described.pod.is_some() {
+            return Err(format!(
+                "cannot fork {}: it is a pod's first container, and no clone of a pod goes on by itself",
+                args.id
+            )
+            .into());
+        }
+    }
+    let InMemory { place, .. } = &store.place_in_memory(has_layer)?;
+    let options = CheckpointOptions {
+        store,
+        place: place.clone(),
+        terms: ImageTerms {
+            leave_running: true,
+            refuses_connections: args.established == Established::Refuse,
+            ..ImageTerms::default()
+        },
+        parent: None,
+        codec: Style::None,
+        key_file: None,
+        in_memory: true,
+        progress: None,
+    };
+    let taken = container::checkpoint(root, id, &options).map_err(|error| words_of(id, error))?;
+    let mut opened = store.open(place, None)?;
+    // It is in memory already.
+    opened.leave_unrecorded();
+    Ok((taken, opened))
+}
+
+/// Why a sandbox cannot be forked, without advice about places on a disk.
+fn words_of(id: &Id, error: SnapshotError) -> Failure {
+    match error {
+        SnapshotError::Make { what, source, .. } => {
+            format!("cannot fork {}: {what}, in memory, failed: {source}; free some memory", id.as_str())
+                .into()
+        }
+        error => error.into(),
+    }
 }
 
 /// Names that no sandbox has, in one row.
@@ -122,12 +160,14 @@ fn free_names(root: &Root, name: &str, count: u16) -> Result<Vec<Id>, Failure> {
     Ok((1..=count).map(|number| named(number.into())).collect::<Result<_, _>>()?)
 }
 
-/// Begins all clones; or none, and says why the first did not begin that failed.
-fn begin_all(source: &Source<'_>, names: &[Id]) -> Result<(), Failure> {
+/// Begins all clones, and lets go of them; or none, and says why the first did not begin that failed.
+fn begin_all(mut source: Source<'_>, names: &[Id]) -> Result<(), Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
+    let (waits, mut goes) = io::pipe()?;
+    source.all_go = Some(waits);
     let mut names = (0..).zip(names);
     let (mut coming, mut begun) = (Vec::new(), Vec::new());
-    loop {
+    let result = loop {
         for (number, name) in names.by_ref().take(cores * AT_ONCE - coming.len()) {
             let failed = |error| format!("cannot begin clone {}: {error}", name.as_str());
             let forget = || [&mut coming, &mut begun].into_iter().for_each(Vec::clear);
@@ -135,15 +175,24 @@ fn begin_all(source: &Source<'_>, names: &[Id]) -> Result<(), Failure> {
             coming.push(clone);
         }
         if coming.is_empty() {
-            break;
+            break Ok(());
         }
         let channels: Vec<_> = coming.iter().map(Background::as_raw_fd).collect();
         let Some(first) = process::wait_any(&channels, -1).into_iter().next() else { continue };
         let mut clone = coming.swap_remove(first);
-        // The others end with their channels.
-        clone.news()?;
-        begun.push(clone);
+        match clone.news() {
+            Ok(()) => begun.push(clone),
+            Err(why) => break Err(why),
+        }
+    };
+    match result {
+        Ok(()) => Ok(goes.write_all(b".")?),
+        Err(why) => {
+            // When this command comes back nothing of them is left.
+            begun.extend(coming);
+            begun.iter().for_each(Background::dismiss);
+            begun.into_iter().for_each(Background::end);
+            Err(why)
+        }
     }
-    begun.into_iter().for_each(Background::release);
-    Ok(())
 }

@@ -65,6 +65,13 @@ fn main() -> ExitCode {
         }
     };
     let code = cli.command.exit_code();
+    if cli.command.goes_on() {
+        // SAFETY: nothing was opened so far but files that are closed again.
+        #[allow(unsafe_code)]
+        unsafe {
+            vmm::process::close_inherited();
+        }
+    }
     if let Err(words) = log::open(cli.log.clone(), cli.log_format, cli.debug) {
         complain(&*Failure::from(words));
         return code.into();

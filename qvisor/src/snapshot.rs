@@ -17,7 +17,7 @@ use vmm::checkpoint::ImageTerms;
 use vmm::hibernate::{Wishes, micros};
 
 use crate::args::DoArgs;
-use crate::background::{Background, Source};
+use crate::background::{Background, Ports, Source};
 use crate::bundle::coded;
 use crate::clones::{CloneOptions, keep_sealed, run_clone_of};
 use crate::exec;
@@ -193,8 +193,9 @@ pub fn run_clone(
             accepts_changed,
             ports: ports.clone(),
             is_asleep: false,
+            all_go: None,
         };
-        source.check(1)?;
+        source.check()?;
         let failed = |error| format!("cannot begin clone {}: {error}", id.as_str());
         let mut clone = source.begin(id.clone(), 0, || {}).map_err(failed)?;
         clone.news()?;
@@ -212,13 +213,16 @@ fn from_pool(
     store: &Store,
     name: &str,
     args: &DoArgs,
-) -> Result<Option<(Background, Vec<(u16, u16)>)>, Failure> {
+) -> Result<Option<(Background, Ports)>, Failure> {
     let has_purpose = args.origin.detach || !args.command.is_empty();
     let is_plain = args.origin.is_plain() && args.hibernation.wishes()? == Wishes::default();
     if !has_purpose || !is_plain || args.id.is_some() {
         return Ok(None);
     }
-    Ok(pool::take(root, store, name, args.disk, args.userns.into()))
+    let has_command = !args.command.is_empty();
+    let taken = pool::take(root, store, name, pool::Terms::of(args.disk, args.userns.into(), has_command));
+    // One that ends just now is none.
+    Ok(taken.and_then(|(mut clone, ports)| clone.is_there().then_some((clone, ports))))
 }
 
 /// Lets go of a clone, and prints its ID and ports.

@@ -249,7 +249,9 @@ pub enum PrefetchChoice {
     List,
     /// Those, copied from a file in which they lie together (snapshot record --together), as REAP does
     Reap,
-    /// None: what was recorded is not used
+    /// Those that the host guesses: what was recorded is not used
+    Host,
+    /// None at all
     None,
 }
 
@@ -259,6 +261,7 @@ impl From<PrefetchChoice> for Prefetch {
             PrefetchChoice::Bpf => Self::Bpf,
             PrefetchChoice::List => Self::List,
             PrefetchChoice::Reap => Self::Reap,
+            PrefetchChoice::Host => Self::Host,
             PrefetchChoice::None => Self::None,
         }
     }

@@ -116,11 +116,11 @@ mod tests {
         let mut room = Bounces::new(5).take().unwrap();
         let mut wanted = room.pages(&[1, 2, 3, 4, 7]);
         // The fourth is not as it was written, and with it comes none of its run.
-        let read_bytes = opened.fetch(&mut wanted, |id, content| id != 7 && content[0] == id as u8);
+        let read_bytes = opened.fetch(&mut wanted, |id, content| id != 7 && u32::from(content[0]) == id);
         assert_eq!(read_bytes, 0);
         assert_eq!(wanted.iter().map(|page| page.id).collect::<Vec<_>>(), [1, 2, 3, 4, 7]);
         let mut wanted = room.pages(&[1, 2, 3, 4]);
-        let read_bytes = opened.fetch(&mut wanted, |id, content| content[0] == id as u8);
+        let read_bytes = opened.fetch(&mut wanted, |id, content| u32::from(content[0]) == id);
         assert_eq!((read_bytes, wanted.len(), wanted[0].id), (3 * PAGE_BYTES as u64, 1, 2));
         let bytes: Vec<u8> = room.places().iter().map(|place| place[0]).collect();
         assert_eq!([bytes[0], bytes[2], bytes[3]], [1, 3, 4]);

@@ -1,5 +1,4 @@
 """Clones that are ready for whoever wants one."""
-import contextlib
 import json
 import os
 import subprocess
@@ -81,16 +80,16 @@ def taken(world):
         check(len(set(mine)) == 4 and len({port for _, port in mine}) == 4, f"they are {mine}")
         container.asked("fill apart", mine[0][1])
         check(not container.asked("find apart", mine[1][1])["found"], "what one has written is in another")
-        # A command beside the programs, with its own streams and code, and the clone ends with it.
-        done = world.dormouse("do", "--from", name, "--", "/bin/sh", "-c", "cat; echo apart >&2; exit 7", stdin="in\n", code=7)
-        check((done.stdout, done.stderr) == ("in\n", "apart\n"), f"a command says {done.stdout!r} and {done.stderr!r}")
         shown = pool.filled()
-        check(shown["taken"] == 5 and shown["missed"] == 0, f"it shows {shown}")
+        check(shown["taken"] == 4 and shown["missed"] == 0, f"it shows {shown}")
+        # A command looks for the program's port where it was, so it gets a clone of its own.
+        done = world.dormouse("do", "--from", name, "--", "/bin/true", code=0)
+        check(pool.shown()["taken"] == 4, f"a command has got a clone with another port: {done}")
         until("only those to be left", lambda: world.ids() == {one for one, _ in mine} | set(pool.shown()["ready"]), ANSWER_SECONDS)
         # Whoever wants something else gets no clone of it.
         one = world.dormouse("do", "--from", name, "--detach", "--port", f"{container.port}={BASE + 500}", "--swap-dir",
                              world.swap).stdout.split()
-        check(one[1] == f"{container.port}={BASE + 500}" and pool.shown()["taken"] == 5, f"it has got {one}")
+        check(one[1] == f"{container.port}={BASE + 500}" and pool.shown()["taken"] == 4, f"it has got {one}")
         end(world, [one[0]])
         # A number that is free is given again.
         end(world, [mine[0][0]])
@@ -100,6 +99,12 @@ def taken(world):
         pool.filled()
     until("what was ready to be gone", lambda: world.ids() == {one for one, _ in mine}, ANSWER_SECONDS)
     check(container.asked("hello", mine[1][1])["nonce"] == nonce, "one that was taken has gone with the pool")
+    # Another pool finds their ports in use, and takes others.
+    with Pool(world, name, 2, "--port", f"{container.port}={BASE}") as pool:
+        pool.filled()
+        one, ports = world.dormouse("do", "--from", name, "--detach").stdout.split()
+        check(container.asked("hello", int(ports.split("=")[1]))["nonce"] == nonce, "it does not answer")
+        mine.append((one, 0))
     end(world, [one for one, _ in mine])
     check_nothing_left(world, before)
 
@@ -120,6 +125,17 @@ def of_do(world):
             check(said == [(f"{one}\nmine\n", "", 0) for one in range(6)], f"they say {said}")
         shown = pool.filled()
         check(shown["taken"] >= world.rounds and shown["taken"] + shown["missed"] == 6 * world.rounds, f"it shows {shown}")
+        # With its own streams and code, and the clone ends with it.
+        done = world.dormouse("do", "--from", name, "--", "/bin/sh", "-c", "cat; echo apart >&2; exit 7", stdin="in\n", code=7)
+        check((done.stdout, done.stderr) == ("in\n", "apart\n"), f"a command says {done.stdout!r} and {done.stderr!r}")
+        until("its clone to be gone", lambda: world.ids() == set(pool.shown()["ready"]), ANSWER_SECONDS)
+        # One in the background goes on though nobody asks it for anything, and keeps nothing open of whoever wanted it.
+        with subprocess.Popen(("/bin/sh", "-c", f"exec 9>&1; exec {DORMOUSE} do --from {name} --detach"), stdout=subprocess.PIPE, text=True,
+                              env={**os.environ, **world.environment}) as command:
+            one = command.communicate(timeout=ANSWER_SECONDS)[0].strip()
+        until("it to wake", lambda: "hibernated" not in world.dormouse("state", one).stdout, ANSWER_SECONDS)
+        end(world, [one])
+        shown = pool.filled()
         # Whoever has taken one is killed.
         command = launched(world, "do", "--from", name, "--", "/bin/sleep", "1000")
         until("it to be taken", lambda: pool.shown()["taken"] > shown["taken"], ANSWER_SECONDS)
@@ -165,18 +181,22 @@ def refused(world):
         check(pool.filled()["taken"] == 0, "one was taken by nobody")
         pool.kill()
     until("all of it to be gone", lambda: not world.ids(), ANSWER_SECONDS)
-    # Its port is taken: it tries again, and says why.
+    # A port is taken: it says so once, and goes on to the next one.
     with subprocess.Popen([PYTHON, "-c", f"import socket, sys; s = socket.create_server(('127.0.0.1', {BASE})); print(flush=True); sys.stdin.read()"],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
-        with Pool(world, name, 1, "--port", f"{container.port}={BASE}") as pool:
-            until("it to say so", lambda: str(BASE) in pool.log.read_text(), ANSWER_SECONDS)
-            check(str(BASE) in pool.shown()["why"], f"it shows {pool.shown()}")
-            holder.stdin.close()
-            pool.filled()
+        with Pool(world, name, 2, "--port", f"{container.port}={BASE}") as pool:
+            shown = pool.filled()
+            check(str(BASE) in shown["why"] and str(BASE) in pool.log.read_text(), f"it shows {shown}")
             check(pool.log.read_text().count("\n") == 1, f"it says {pool.log.read_text()!r}")
-    with contextlib.suppress(OSError):
-        holder.kill()
+            _, ports = world.dormouse("do", "--from", name, "--detach").stdout.split()
+            check(ports == f"{container.port}={BASE + 1}", f"it has got {ports}")
+        holder.stdin.close()
+    # No port is left.
+    with Pool(world, name, 2, "--port", f"{container.port}=65534") as pool:
+        pool.filled()
+        world.dormouse("do", "--from", name, "--detach")
+        until("it to say so", lambda: "no port is left" in pool.log.read_text(), ANSWER_SECONDS)
 
 
 CASES = [

@@ -215,7 +215,7 @@ def recorded(world):
     check(together == told["touched_pages"] * (PAGE + 4) + 4, f"of {told['touched_pages']} pages {together} bytes lie together")
     world.refused("restore", "--snapshot", name, "--bundle", container.bundle, "--prefetch", "reap", "--share", "snapshot", "--changed-files",
                   "accept", f"{container.id}-reap", says=("reap",))
-    for number, by in enumerate(("bpf", "list", "reap", "none") if sees else ("list", "reap", "none")):
+    for number, by in enumerate(("bpf", "list", "reap", "host", "none") if sees else ("list", "reap", "host", "none")):
         for share in ("none", "snapshot"):
             if (by, share) == ("reap", "snapshot"):
                 continue

@@ -5,6 +5,7 @@ mod imaging;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use abi::limits::NO_LIMIT;
@@ -315,9 +316,9 @@ pub(crate) fn is_deaf(sandbox: &Directory) -> bool {
     connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-fn connect_until(sandbox: &Directory, deadline: Instant) -> io::Result<UnixStream> {
-    // This path is short enough for an address, and leads to the directory that was checked.
-    let address = SocketAddrUnix::new(sandbox.path_by_descriptor().join(SOCKET))?;
+/// Connects to a Unix socket that this user listens to, and nobody else. The path is short enough for an address.
+pub fn dial(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // unix(7): where the queue of those who want to be accepted is full, connecting waits as sending does.
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left_until(deadline)?))?;
@@ -329,7 +330,13 @@ fn connect_until(sandbox: &Directory, deadline: Instant) -> io::Result<UnixStrea
         let why = format!("its control socket is user {listener}'s, not user {user}'s");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
-    if user == 0 {
+    Ok(stream)
+}
+
+fn connect_until(sandbox: &Directory, deadline: Instant) -> io::Result<UnixStream> {
+    // This path leads to the directory that was checked.
+    let stream = dial(&sandbox.path_by_descriptor().join(SOCKET), deadline)?;
+    if process::effective_user() == 0 {
         // A VMM whose ids are mapped cannot recognise the host's root. It recognises an id that root alone can claim;
         // on a host where root cannot claim it, ids cannot be mapped either.
         let _ = descriptor_passing::send_as(stream.as_fd(), PROOF_USER, GREETING);

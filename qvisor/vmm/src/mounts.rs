@@ -24,10 +24,10 @@ use crate::directory::Directory;
 use crate::host_paths::HostPaths;
 use crate::jail::{IdMap, Propagation};
 
-use overlay::Layers;
 pub use overlay::{
     Beginning, Changes, Fill, LayerView, LowerDirectory, bytes_of_text, path_of, text_of, views_of,
 };
+use overlay::{FSCONFIG_CMD_CREATE, FSCONFIG_SET_STRING, Layers};
 pub use table::{MountBelow, mounts_below};
 use table::{Mounted, mount_id, mounted, worth_showing};
 
@@ -410,6 +410,21 @@ fn c_path(path: &Path) -> io::Result<CString> {
 }
 
 /// A system call of this file: the number, then its arguments, pointers among them being valid for the call.
+/// A file system in memory that no path leads to, for the caller alone.
+pub fn in_memory(most_bytes: u64) -> io::Result<OwnedFd> {
+    const FSMOUNT_CLOEXEC: i64 = 1;
+    let context = system_call([libc::SYS_fsopen, c"tmpfs".as_ptr() as i64, 1, 0, 0, 0])?;
+    let fd = i64::from(context.as_raw_fd());
+    let size = CString::new(most_bytes.to_string())?;
+    for (key, value) in [(c"mode", c"0700"), (c"size", size.as_c_str())] {
+        let (key, value) = (key.as_ptr() as i64, value.as_ptr() as i64);
+        call([libc::SYS_fsconfig, fd, i64::from(FSCONFIG_SET_STRING), key, value, 0])?;
+    }
+    call([libc::SYS_fsconfig, fd, i64::from(FSCONFIG_CMD_CREATE), 0, 0, 0])?;
+    let attributes = (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).cast_signed();
+    system_call([libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, attributes, 0, 0])
+}
+
 fn call(args: [i64; 6]) -> io::Result<i64> {
     let [number, a, b, c, d, e] = args;
     // SAFETY: the callers pass live descriptors and pointers to live, zero-terminated or sized data.

@@ -258,6 +258,20 @@ pub fn reap(pid: i32) {
     {}
 }
 
+/// Kills the process that a descriptor stands for.
+pub fn kill(pidfd: BorrowedFd<'_>) {
+    signal(pidfd, libc::SIGKILL);
+}
+
+/// Closes all descriptors but the standard streams, for a process that others outlive which it forks: they would keep them open.
+///
+/// # Safety
+/// This process has not opened any descriptor of its own that is still open.
+pub unsafe fn close_inherited() {
+    // SAFETY: integers only; nobody uses the descriptors, as the caller promises.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+}
+
 /// Kills every child, and waits until none is left.
 pub fn end_children() {
     let this = id();

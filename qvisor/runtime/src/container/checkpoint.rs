@@ -25,6 +25,8 @@ use crate::status::Status;
 
 /// How long a container may take to end that is to.
 const END_PATIENCE: Duration = Duration::from_secs(60);
+/// The part of its memory that a sandbox may grow by beside an image of it in memory.
+const ROOM_PART: u64 = 4;
 /// From when on, and how often, the progress is told.
 const SLOW: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(200);
@@ -85,7 +87,7 @@ pub fn checkpoint(root: &Root, id: &Id, options: &CheckpointOptions<'_>) -> Resu
     }
     if options.key_file.is_some() || options.in_memory {
         // Until it is sealed it is in memory.
-        has_room(root, id, &state).map_err(|why| refused(&why))?;
+        has_room(root, id, &state, options.in_memory).map_err(|why| refused(&why))?;
     }
     let making = options.store.begin(&options.place, parent, options.key_file.as_deref())?;
     let sandbox = root.sandbox(id)?;
@@ -148,10 +150,12 @@ fn may_be_sealed(options: &CheckpointOptions<'_>, has_layer: bool) -> Result<(),
     Ok(())
 }
 
-/// Whether all memory of the sandbox, stored or not, can be there once more, in its control group and on the host; or why not.
-fn has_room(root: &Root, id: &Id, state: &OciState) -> Result<(), String> {
+/// Whether all memory of the sandbox, stored or not, can be there once more, in its control group and on the host; or why not. `stays`: for
+/// long, so that there is to be some left for the sandbox to grow.
+fn has_room(root: &Root, id: &Id, state: &OciState, stays: bool) -> Result<(), String> {
     let stats = orders::stats(root, id).map_err(|error| error.to_string())?.memory;
     let needed = stats.user_resident_bytes + stats.swapped_bytes + stats.kernel_heap_bytes;
+    let needed = if stays { needed + needed / ROOM_PART } else { needed };
     let short = |left: u64, of: &str| {
         format!("its memory is needed once more, {needed} bytes, and {of} has {left} left")
     };

@@ -31,7 +31,7 @@ pub enum SnapshotError {
     )]
     Make { place: Place, what: &'static str, source: io::Error },
     #[error(
-        "cannot make a snapshot in memory: {0}; it takes the right to mount, so use checkpoint and do --from without it"
+        "cannot make a place for a snapshot in memory: {0}; run it as root, or use checkpoint and do --from"
     )]
     InMemory(io::Error),
     #[error("cannot make snapshot {place}: there is one already; remove it first, or choose another place")]

@@ -2,10 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use vmm::jail::{self, JailError, Propagation};
-use vmm::process;
+use vmm::{mounts, process};
 
 use super::error::SnapshotError;
 use super::place::Place;
@@ -15,28 +16,45 @@ use super::store::Store;
 const MOUNT_POINT: &str = ".fork";
 /// The directory of the snapshot there.
 const IMAGE: &str = "image";
-/// All changes to files of a sandbox may be copied there as well: so much of the host's free memory, as a divisor.
-const SHARE_OF_FREE: u64 = 2;
+/// The part of the host's free memory that is left to others.
+const LEFT_PART: u64 = 8;
+
+/// A place in memory, as long as this lives and whoever has files of it.
+#[derive(Debug)]
+pub struct InMemory {
+    pub place: Place,
+    _mount: Option<OwnedFd>,
+}
 
 impl Store {
-    /// A place in memory, which only this process and those that it forks from now on see. Of all their other mounts nothing changes.
-    pub fn place_in_memory(&self) -> Result<Place, SnapshotError> {
-        let place = || -> io::Result<PathBuf> {
-            let store = self.directory().map_err(io::Error::other)?;
-            match store.make_directory(OsStr::new(MOUNT_POINT)) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-            let free = process::available_memory().unwrap_or_else(process::host_memory);
-            let place = std::fs::canonicalize(store.path())?.join(MOUNT_POINT);
-            let mounted = jail::begin_apart(Propagation::Slave)
-                .and_then(|()| jail::mount_memory(&place, free / SHARE_OF_FREE));
-            mounted.map_err(|error| match error {
-                JailError::Step { source, .. } => source,
-                error => io::Error::other(error),
-            })?;
-            Ok(place.join(IMAGE))
-        };
-        place().map(Place::Directory).map_err(SnapshotError::InMemory)
+    /// A place in memory. Where a snapshot has changes to files (`has_layer`), which are looked for by their paths, it is mounted in a mount
+    /// namespace of this process and those that it forks from now on, to which what the host mounts still comes; else nowhere.
+    pub fn place_in_memory(&self, has_layer: bool) -> Result<InMemory, SnapshotError> {
+        let free = process::available_memory().unwrap_or_else(process::host_memory);
+        let most_bytes = free - free / LEFT_PART;
+        let made = if has_layer { self.mounted(most_bytes) } else { detached(most_bytes) };
+        made.map_err(SnapshotError::InMemory)
     }
+
+    fn mounted(&self, most_bytes: u64) -> io::Result<InMemory> {
+        let store = self.directory().map_err(io::Error::other)?;
+        match store.make_directory(OsStr::new(MOUNT_POINT)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let place = std::fs::canonicalize(store.path())?.join(MOUNT_POINT);
+        let mounted =
+            jail::begin_apart(Propagation::Slave).and_then(|()| jail::mount_memory(&place, most_bytes));
+        mounted.map_err(|error| match error {
+            JailError::Step { source, .. } => source,
+            error => io::Error::other(error),
+        })?;
+        Ok(InMemory { place: Place::Directory(place.join(IMAGE)), _mount: None })
+    }
+}
+
+fn detached(most_bytes: u64) -> io::Result<InMemory> {
+    let mount = mounts::in_memory(most_bytes)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())).join(IMAGE);
+    Ok(InMemory { place: Place::Directory(path), _mount: Some(mount) })
 }

@@ -34,6 +34,7 @@ mod working_set;
 
 pub use self::error::{SnapshotError, Unfit};
 pub use self::fit::Host;
+pub use self::in_memory::InMemory;
 pub(crate) use self::key::Key;
 pub(crate) use self::layer::fill;
 pub use self::layer::{Copied, Layer, LayerError, LayerFiles};

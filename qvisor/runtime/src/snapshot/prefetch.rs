@@ -7,12 +7,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::PoisonError;
 
 use abi::records::RecordUntil;
+use rustix::fs::{self, Advice};
 use vmm::boot::BootSpec;
 use vmm::checkpoint;
 
 use super::error::{SnapshotError, Unfit};
 use super::store::Opened;
-use super::working_set::{self, BadWorkingSet};
+use super::working_set::{self, BadWorkingSet, Recording};
 
 /// The list by which the host reads pages ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,9 @@ pub enum Prefetch {
     List,
     /// Those that the kernel has seen touched, from a file in which they lie together
     Reap,
-    /// None: what was recorded is not used
+    /// Those that the host guesses: what was recorded is not used
+    Host,
+    /// None at all
     None,
 }
 
@@ -43,7 +46,13 @@ impl Opened {
             *teller.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
             return Some(theirs.into());
         }
-        self.recording.as_ref()?.start().ok()
+        self.wanted_recording()?.start().ok()
+    }
+
+    /// The way to record the working set, if it is to be: there is none, or it is time to do so once more.
+    fn wanted_recording(&self) -> Option<&Recording> {
+        let is_known = matches!(self.working_set, WorkingSet::Recorded(_));
+        self.recording.as_ref().filter(|recording| !is_known || recording.is_due())
     }
 
     /// Says which pages come back first, or that they are to be recorded; `of_exec`: until a command in the clone has ended.
@@ -59,7 +68,7 @@ impl Opened {
             WorkingSet::Missing(None) => {}
         }
         let until = if of_exec { RecordUntil::Exec } else { RecordUntil::Time };
-        let usual = self.recording.as_ref().map(|_| until);
+        let usual = self.wanted_recording().map(|_| until);
         boot.records_working_set = self.recorded.as_ref().map(|_| RecordUntil::Sleep).or(usual);
     }
 
@@ -95,7 +104,11 @@ impl Opened {
                 self.files.together = Some(found.map_err(|error| none(error).at(&self.place))?);
                 self.fills = Vec::new();
             }
-            Prefetch::None => {
+            Prefetch::Host | Prefetch::None => {
+                if by == Prefetch::None {
+                    // A host that does not take it reads more.
+                    let _ = fs::fadvise(&self.files.pages, 0, None, Advice::Random);
+                }
                 (self.working_set, self.fills) = (WorkingSet::Missing(None), Vec::new());
                 self.recording = None;
             }

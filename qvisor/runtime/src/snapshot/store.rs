@@ -223,7 +223,7 @@ impl Store {
             Ok(None) => WorkingSet::Missing(None),
             Err(why) => WorkingSet::Missing(Some(why)),
         };
-        let recording = Recording::new(of, again, &working_set);
+        let recording = Recording::new(of, again);
         Ok(Opened {
             place: place.clone(),
             manifest,
@@ -447,7 +447,7 @@ impl Opened {
     }
 
     /// The digest of its manifest, in words.
-    pub(crate) fn digest(&self) -> Result<String, SnapshotError> {
+    pub fn digest(&self) -> Result<String, SnapshotError> {
         let digest = self.manifest.digest().map_err(|why| why.at(&self.place))?;
         Ok(digest.to_hex().to_string())
     }

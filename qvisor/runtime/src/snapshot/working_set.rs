@@ -8,7 +8,7 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use abi::report::WRITTEN;
 use blake3::Hash;
@@ -20,7 +20,6 @@ use super::error::Unfit;
 use super::hold::{self, is_named};
 use super::key::Key;
 use super::manifest::{MANIFEST, Manifest};
-use super::prefetch::WorkingSet;
 
 /// The file, and its name while it is written.
 pub(super) const WORKING_SET: &str = "ws";
@@ -183,17 +182,20 @@ impl Of {
 }
 
 impl Of {
-    /// Adds the pages that a sandbox has touched which began with the snapshot in a directory, unless nearly all of them are known.
+    /// Adds the pages that a sandbox has touched which began with the snapshot in a directory, unless nearly all of them are known. It may say
+    /// anything: the set at most doubles, and no page leaves it.
     fn take_strayed(&self, directory: &Directory, pages: &[u32]) -> io::Result<()> {
+        let mut pages = pages.to_vec();
         if let Ok(Some(known)) = self.read(directory) {
-            let is_known =
-                |page: &&u32| known.binary_search_by_key(&number(**page), |known| number(*known)).is_ok();
-            let strayed = pages.len() - pages.iter().filter(is_known).count();
-            if strayed <= STRAY_PAGES.max(pages.len() / STRAY_PART) {
+            let touched = pages.len();
+            let is_new = |page: &u32| known.binary_search_by_key(&number(*page), |one| number(*one)).is_err();
+            pages.retain(is_new);
+            if pages.len() <= STRAY_PAGES.max(touched / STRAY_PART) {
                 return Ok(());
             }
+            pages.truncate(known.len().max(STRAY_PAGES).min(PAGES_MAX.saturating_sub(known.len())));
         }
-        self.add(directory, WORKING_SET, pages)?;
+        self.add(directory, WORKING_SET, &pages)?;
         if directory.has(FILLS) {
             let pages: Vec<u32> = pages.iter().map(|page| number(*page)).collect();
             self.add(directory, FILLS, &pages)?;
@@ -217,6 +219,7 @@ pub struct Recording {
     /// With the key, which goes once the process has it: the sandbox, which is forked later, does not get it.
     of: Mutex<Option<Of>>,
     directory: Directory,
+    is_due: OnceLock<bool>,
 }
 
 impl std::fmt::Debug for Recording {
@@ -226,12 +229,15 @@ impl std::fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// Of the snapshot in a directory, if files can be made there, and it has no working set; one that it has is recorded once more every so
-    /// often, for sandboxes that stray from it.
-    pub(super) fn new(of: Of, directory: Directory, known: &WorkingSet) -> Option<Self> {
+    /// Of the snapshot in a directory, if files can be made there.
+    pub(super) fn new(of: Of, directory: Directory) -> Option<Self> {
         let may_write = fs::accessat(&directory, ".", Access::WRITE_OK, AtFlags::EACCESS).is_ok();
-        let is_wanted = may_write && (matches!(known, WorkingSet::Missing(_)) || is_due(&directory));
-        is_wanted.then_some(Self { of: Mutex::new(Some(of)), directory })
+        may_write.then(|| Self { of: Mutex::new(Some(of)), directory, is_due: OnceLock::new() })
+    }
+
+    /// Whether a sandbox that begins by a working set is to be recorded once more, since it may stray from that. Each that asks counts.
+    pub(super) fn is_due(&self) -> bool {
+        *self.is_due.get_or_init(|| is_due(&self.directory))
     }
 
     /// Starts a process that writes what it is told through the socket that is returned, and ends with that: whoever began the sandbox
@@ -347,9 +353,14 @@ mod tests {
         of.add(&directory, FILLS, &[7]).unwrap();
         of.take_strayed(&directory, &with(300 + 60)).unwrap();
         let all = of.read(&directory).unwrap().unwrap();
-        assert_eq!((all.len(), all[1], all[359]), (360, 1 | WRITTEN, 359));
+        assert_eq!((all.len(), all[1], all[359]), (360, 1, 359));
         let fills = of.read_file(&directory, FILLS).unwrap().unwrap();
-        assert_eq!((fills.len(), fills[0], fills[1]), (263, 1, 2));
+        assert_eq!((fills.len(), fills[0], fills[1]), (61, 7, 300));
+        // One that says it has touched everything.
+        of.add(&directory, WORKING_SET, &[999]).unwrap();
+        of.take_strayed(&directory, &(0..999).collect::<Vec<u32>>()).unwrap();
+        let all = of.read(&directory).unwrap().unwrap();
+        assert!(all.len() == 2 * 361 && all.contains(&999), "{} pages", all.len());
     }
 
     #[test]

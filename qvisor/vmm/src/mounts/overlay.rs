@@ -17,8 +17,8 @@ use crate::jail::{IdMap, cover};
 
 /// `fsconfig(2)` and `fsmount(2)` numbers that `libc` does not name.
 const FSCONFIG_SET_FLAG: u32 = 0;
-const FSCONFIG_SET_STRING: u32 = 1;
-const FSCONFIG_CMD_CREATE: u32 = 6;
+pub(super) const FSCONFIG_SET_STRING: u32 = 1;
+pub(super) const FSCONFIG_CMD_CREATE: u32 = 6;
 const MOUNT_ATTR_NOSUID: u64 = 2;
 const MOUNT_ATTR_NODEV: u64 = 4;
 
