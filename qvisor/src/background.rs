@@ -25,7 +25,8 @@ use crate::failure::Failure;
 /// The first letter of what a clone's front end says: that it is there, or why it is not.
 const THERE: u8 = b'+';
 const FAILED: u8 = b'-';
-/// Orders to it: to say whether it is there, and to let go.
+/// Orders to it: to wake, to say whether it is there, and to let go.
+const WAKE: u8 = b'w';
 const ASK: u8 = b'?';
 const LET_GO: u8 = b'!';
 /// How long it may take to say that.
@@ -54,7 +55,7 @@ pub struct Source<'s> {
     pub accepts_changed: bool,
     /// Ports that sockets had, and get in the first clone.
     pub ports: Ports,
-    /// A clone hibernates before it has begun, and wakes when it is let go.
+    /// A clone hibernates before it has begun.
     pub is_asleep: bool,
     /// All clones are let go at once, when this can be read.
     pub all_go: Option<PipeReader>,
@@ -177,16 +178,20 @@ impl Held {
             }
             match (told, told.then(|| self.channel.read(&mut order))) {
                 (false, _) => {}
+                (true, Some(Ok(1))) if order == [WAKE] => self.wake(),
                 (true, Some(Ok(1))) if order == [ASK] => self.say_there(),
                 (true, Some(Ok(1))) if order == [LET_GO] => break,
                 _ => process::exit_now(1),
             }
         }
         let _ = self.channel.shutdown(Shutdown::Both);
-        if is_asleep {
-            // Something else may have woken it.
-            let _ = orders::wake(&self.root, &self.id, None);
-        }
+    }
+
+    /// Wakes it, while it is handed over.
+    fn wake(&self) {
+        let (root, id) = (self.root.clone(), self.id.clone());
+        // Something else may have woken it.
+        thread::spawn(move || drop(orders::wake(&root, &id, None)));
     }
 
     fn say_there(&mut self) {
@@ -249,6 +254,11 @@ impl Background {
     /// Its channel, for whoever is to have it.
     pub fn channel(&self) -> &UnixStream {
         self.channel.get_ref()
+    }
+
+    /// Wakes it, while somebody gets it.
+    pub fn wake(&self) {
+        let _ = self.channel.get_ref().write_all(&[WAKE]);
     }
 
     /// Tells it to end.

@@ -387,17 +387,17 @@ impl<'s> Pool<'s> {
         if self.ready.is_empty() {
             self.shown.missed += 1;
         } else {
-            let (clone, since) = self.ready.remove(0);
+            let (clone, _) = self.ready.remove(0);
+            // A request, or a command, wakes it, too; nothing else may come.
+            clone.wake();
             let (id, number) = (clone.id.as_str().to_owned(), clone.number);
             let ports = self.source.ports_of(number).unwrap_or_default();
             if tell(socket, &Given { id, number, ports }, Some(clone.channel())) {
                 self.shown.taken += 1;
                 self.given.insert(number, clone.id.clone());
                 self.patience = AGAIN;
-            } else {
-                // It has gone.
-                self.ready.insert(0, (clone, since));
             }
+            // Where nobody has got it, it ends with its channel.
         }
         // After failures it is waited for as long as that is to be.
         if self.patience == AGAIN {
