@@ -5,7 +5,7 @@ BIN := target/release/dormouse
 
 PREFIX ?= /usr/local
 
-.PHONY: build install package deps demo check test lint unit fuzz guest bench bench-net bench-hibernate bench-snapshot bench-templates bench-functions bench-faas lab programs soak book clean
+.PHONY: build install package deps demo check test lint unit fuzz guest bench bench-net bench-hibernate bench-snapshot bench-templates bench-prefetch bench-functions bench-faas lab programs soak book clean
 
 build:
 	$(CARGO) build --release -p qvisor -p shim
@@ -76,6 +76,10 @@ bench-snapshot: deps build
 # Sandboxes that share a snapshot's pages
 bench-templates: deps build
 	@scripts/bench-templates
+
+# Ways to bring the pages of a cold snapshot, on the functions of test/functions.
+bench-prefetch: deps build
+	@scripts/bench-prefetch
 
 # Figures of functions in Python, Node and Java that hibernate, their memory packed in several ways.
 bench-functions: deps build

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::PoisonError;
 
 use abi::records::RecordUntil;
+use abi::report::WRITTEN;
 use rustix::fs::{self, Advice};
 use vmm::boot::BootSpec;
 use vmm::checkpoint;
@@ -14,6 +15,9 @@ use vmm::checkpoint;
 use super::error::{SnapshotError, Unfit};
 use super::store::Opened;
 use super::working_set::{self, BadWorkingSet, Recording};
+
+/// No page has this number. A working set of it alone is known and empty, where without one the sandbox's kernel takes a guess.
+const NO_PAGE: u32 = !WRITTEN;
 
 /// The list by which the host reads pages ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +83,8 @@ impl Opened {
         }
         let pages = match &self.working_set {
             _ if !self.fills.is_empty() => &self.fills,
-            WorkingSet::Recorded(pages) => pages,
-            WorkingSet::Missing(_) => return,
+            WorkingSet::Recorded(pages) if *pages != [NO_PAGE] => pages,
+            _ => return,
         };
         let pages: Vec<u32> = pages.iter().map(|page| working_set::number(*page)).collect();
         match template {
@@ -109,7 +113,7 @@ impl Opened {
                     // A host that does not take it reads more.
                     let _ = fs::fadvise(&self.files.pages, 0, None, Advice::Random);
                 }
-                (self.working_set, self.fills) = (WorkingSet::Missing(None), Vec::new());
+                (self.working_set, self.fills) = (WorkingSet::Recorded(vec![NO_PAGE]), Vec::new());
                 self.recording = None;
             }
         }
