@@ -117,7 +117,10 @@ def choose(names):
 
 def expect_answer(function, port, seed):
     """One request to a server on this host; raises unless the answer is right."""
-    answer = answer_of(("127.0.0.1", port), function.request(seed))
+    try:
+        answer = answer_of(("127.0.0.1", port), function.request(seed))
+    except TimeoutError:
+        raise Failure(f"{function.name} did not answer to {seed} in {PATIENCE} s") from None
     if not function.is_answer(answer, seed):
         raise Failure(f"{function.name} answered {answer[-200:]!r} to {seed}, where {function.expected(seed)} is right")
 
@@ -139,6 +142,8 @@ def check(function, port, seeds):
                 time.sleep(0.01)
         for seed in seeds[1:]:
             expect_answer(function, port, seed)
+    except (OSError, ValueError) as error:
+        raise Failure(f"{function.name}: {type(error).__name__}: {error}") from None
     finally:
         server.kill()
         server.wait()

@@ -4,7 +4,7 @@ mod sleeper;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ fn signals_wake_and_kill_does_not() {
 #[test]
 fn clients_wake_it_by_a_connection_and_by_data() {
     let mut sandbox = TestSandbox::new();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = testdir::free_port();
     let program = "import socket, sys
 server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
 print('ready', flush=True)
@@ -132,7 +132,7 @@ while True:
 #[test]
 fn a_signal_about_a_connection_wakes_it() {
     let mut sandbox = TestSandbox::new();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = testdir::free_port();
     let program = "import fcntl, os, signal, socket, struct, sys
 server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
 sender, receiver = socket.socketpair()

@@ -4,7 +4,7 @@ mod sleeper;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
@@ -140,7 +140,7 @@ for _ in sys.stdin:
 fn it_hibernates_by_itself_when_nothing_comes() {
     const IDLE_TIMEOUT: Duration = Duration::from_millis(700);
     let mut sandbox = TestSandbox::new();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = testdir::free_port().to_string();
     let program = format!(
         "
 import socket, threading, time

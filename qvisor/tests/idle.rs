@@ -390,7 +390,7 @@ fn redis() {
         eprintln!("skipped: there is no redis-server");
         return;
     }
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = testdir::free_port();
     let script = format!("echo ready; exec redis-server --port {port} --save '' --dir /tmp >/dev/null");
     let mut sandbox = sandbox(&[], &["sh".into(), "-c".into(), script]);
     sandbox.becomes("hibernated");

@@ -4,7 +4,7 @@ mod sleeper;
 
 use std::fs;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ while True:
 
 /// A server in sandbox `s`, its port, and the pid in its pid file.
 fn start(sandbox: &mut TestSandbox) -> (u16, i32) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = testdir::free_port();
     let pid_file = sandbox.dir.join("pid");
     let options = ["--pid-file", pid_file.to_str().unwrap()];
     sandbox.start(&options, &[], &["python3", "-u", "-c", SERVER, &port.to_string()]);

@@ -7,7 +7,7 @@ mod sleeper;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -233,7 +233,7 @@ fn a_job_that_waits_in_its_middle_is_not_put_to_sleep_there() {
 #[test]
 fn a_server_with_a_job_answers_and_sleeps_and_is_on_time() {
     let mut sandbox = TestSandbox::new();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = testdir::free_port();
     let program = format!(
         "
 import select, socket, time

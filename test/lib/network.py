@@ -1,6 +1,8 @@
 """Ports, and a network of one's own."""
+import contextlib
 import ctypes
 import os
+import random
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -20,11 +22,17 @@ def own_network() -> str:
     return ""
 
 
+# Below those that the host gives to clients (ip_local_port_range): a client that tries again and again until somebody listens would at some
+# time be given the port itself, be connected to itself, and wait for its own answer.
+PORTS = range(12000, 32000)
+
+
 def free_port() -> int:
-    """A TCP port of this network that nobody listens at now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A TCP port of this network that nobody listens at now, and no client is given."""
+    while True:
+        port = random.choice(PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def listeners(port: int) -> Iterator[int]:

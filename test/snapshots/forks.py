@@ -16,8 +16,8 @@ from sandboxes import Sandbox, clone
 from templates import Untouched
 from world import ANSWER_SECONDS, HERE, PYTHON, Container, ask_line
 
-# The first port of clones. The run's network is its own.
-BASE = 20000
+# The first port of clones, below those of programs. The run's network is its own.
+BASE = 8000
 # Changes files, and then counts in one.
 COUNTER = """
 echo mine >/kept/file; rm /kept/gone; mv /kept/moved /kept/here

@@ -1,11 +1,30 @@
-//! Directories for unit tests that go away with the test.
+//! Directories for tests that go away with the test, and ports for servers.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 use std::fs::DirBuilder;
+use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A TCP port that nobody listens at now. It is below those that the host gives to clients: one that tries again and again until somebody
+/// listens would at some time be given the port itself, be connected to itself, and wait for its own answer.
+///
+/// # Panics
+/// When none of those tried is free.
+#[must_use]
+pub fn free_port() -> u16 {
+    const FIRST: u64 = 12_000;
+    const COUNT: u64 = 20_000;
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut ports = std::iter::repeat_with(|| {
+        let mixed = (u64::from(std::process::id()) << 20) + NEXT.fetch_add(1, Ordering::Relaxed);
+        u16::try_from(FIRST + (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % COUNT).unwrap_or(u16::MAX)
+    });
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.by_ref().take(1000).find(is_free).expect("a port is free")
+}
 
 /// A directory that goes away with the value.
 #[derive(Debug)]

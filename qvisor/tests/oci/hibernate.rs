@@ -1,7 +1,7 @@
 //! Hibernation of a container by signals to its leash, and its state as others see it.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -107,7 +107,7 @@ fn every_way_to_say_it_is_told() {
 #[test]
 fn a_client_wakes_it_and_the_leash_goes_on() {
     dormouse(|world| {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = testdir::free_port();
         let namespaces = world.config["linux"]["namespaces"].as_array_mut().unwrap();
         namespaces.retain(|namespace| namespace["type"] != "network");
         world.script(&format!("echo ready; exec busybox nc -ll -p {port} -e cat")).create();

@@ -1,7 +1,7 @@
 //! Probes of sandboxes that sleep.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -130,7 +130,7 @@ fn a_probe_of_a_container_in_a_pod_finds_the_pod_asleep() {
 #[test]
 fn who_is_ignored_by_annotation_does_not_keep_it_awake() {
     dormouse(|world| {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = testdir::free_port();
         let namespaces = world.config["linux"]["namespaces"].as_array_mut().unwrap();
         namespaces.retain(|namespace| namespace["type"] != "network");
         let annotations =

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ fn settles(world: &World, is_down: bool) {
 
 /// Starts the guest program as a server of the host's loopback.
 fn start_server(world: &mut World) -> u16 {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = testdir::free_port();
     world.add_guest("midst");
     let namespaces = world.config["linux"]["namespaces"].as_array().unwrap();
     let own = namespaces.iter().filter(|one| one["type"] != "network").cloned().collect::<Vec<_>>();
