@@ -3,8 +3,10 @@ import statistics
 from html import escape
 
 # The way in which pages come, with whom they are shared, its words, and its colour.
-WAYS = [("none", "none", "no prefetch", "#b8b8b8"), ("host", "none", "Linux read-ahead", "#8a8a8a"), ("mincore", "none", "mincore's list", "#c99a4a"),
-        ("reap", "none", "REAP's file", "#b5651d"), ("list", "none", "kernel's list", "#7fb0c8"), ("list", "snapshot", "kernel's list, shared", "#2f6f8f"),
+WAYS = [("none", "none", "no prefetch", "#b8b8b8"), ("host", "none", "Linux read-ahead", "#8a8a8a"),
+        ("mincore", "none", "mincore's list", "#c99a4a"),
+        ("reap", "none", "REAP's file", "#b5651d"), ("list", "none", "kernel's list", "#7fb0c8"),
+        ("list", "snapshot", "kernel's list, shared", "#2f6f8f"),
         ("bpf", "snapshot", "eBPF's list, shared", "#1d4a61")]
 LABEL, WIDTH, BAR, GAP = 90, 520, 9, 14
 
@@ -39,7 +41,8 @@ def table(found):
 def several(found, clones):
     """Many clones at once, beside one: times and bytes."""
     ways = [("reap", "none"), ("list", "snapshot"), ("bpf", "snapshot")]
-    rows = ["| function | used, missed | " + " | ".join(f"{by}: {clones} ÷ 1, MiB {clones}, 1" for by, _ in ways) + " |", "|---" * (len(ways) + 2) + "|"]
+    heads = (f"{by}: {clones} ÷ 1, MiB {clones}, 1" for by, _ in ways)
+    rows = ["| function | used, missed | " + " | ".join(heads) + " |", "|---" * (len(ways) + 2) + "|"]
     for name, one in found.items():
         cells = []
         for way in ways:
