@@ -9,7 +9,7 @@ use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -141,6 +141,11 @@ struct Shown {
     why: Option<String>,
 }
 
+/// Where pools are.
+fn place_of(root: &Root) -> PathBuf {
+    root.path().join(PLACE)
+}
+
 /// The socket of a snapshot's pool.
 struct Socket {
     place: Directory,
@@ -148,9 +153,8 @@ struct Socket {
 }
 
 impl Socket {
-    fn of(root: &Root, digest: &str) -> std::io::Result<Self> {
-        let place = Directory::make(&root.path().join(PLACE))?;
-        Ok(Self { place, name: digest.get(..DIGEST_LETTERS).unwrap_or(digest).to_owned() })
+    fn of(place: Directory, digest: &str) -> Self {
+        Self { place, name: digest.get(..DIGEST_LETTERS).unwrap_or(digest).to_owned() }
     }
 
     fn connect(&self) -> std::io::Result<UnixStream> {
@@ -182,11 +186,11 @@ pub fn run(root: &Root, config: Option<&Path>, systemd_cgroup: bool, args: &Pool
     let place = named_place(&args.name)?;
     let failed = |error| format!("cannot use the pool of snapshot {}: {error}", args.name);
     let Some(size) = args.size else {
-        return show(root, &Socket::of(root, &store.digest(&place)?).map_err(failed)?, args);
+        return show(root, &store.digest(&place)?, args);
     };
     check_ports(&args.port, size)?;
     let mut opened = store.open(&place, None)?;
-    let socket = Socket::of(root, &opened.digest()?).map_err(failed)?;
+    let socket = Socket::of(Directory::make(&place_of(root)).map_err(failed)?, &opened.digest()?);
     // Which pages it needs is seen when it is used, and that is not here.
     opened.leave_unrecorded();
     let mut hibernation = args.hibernation.wishes()?;
@@ -436,8 +440,10 @@ fn tell(mut socket: &UnixStream, what: &impl Serialize, channel: Option<&UnixStr
 
 /// Takes a clone of a snapshot from its pool, if there is one whose clones are run so; and its ports.
 pub fn take(root: &Root, store: &Store, name: &str, terms: Terms) -> Option<(Background, Ports)> {
+    // Mostly there is none, and the manifest is not read for that.
+    let place = Directory::open(&place_of(root)).ok()?;
     let digest = store.digest(&named_place(name).ok()?).ok()?;
-    let socket = Socket::of(root, &digest).ok()?.connect().ok()?;
+    let socket = Socket::of(place, &digest).connect().ok()?;
     if !tell(&socket, &Wish::Take(terms), None) {
         return None;
     }
@@ -448,14 +454,15 @@ pub fn take(root: &Root, store: &Store, name: &str, terms: Terms) -> Option<(Bac
 }
 
 /// Shows what a pool has, and what it costs.
-fn show(root: &Root, socket: &Socket, args: &PoolArgs) -> Result<u8, Failure> {
+fn show(root: &Root, digest: &str, args: &PoolArgs) -> Result<u8, Failure> {
     let none =
         |_| format!("cannot find a pool of snapshot {}: there is none; begin one with --size", args.name);
     let wishes = args.hibernation.wishes()?;
     if wishes != Wishes::default() || args.userns != UserNamespaceChoice::default() || args.disk.is_some() {
         return Err("cannot use options of clones to show a pool: add --size to make one".into());
     }
-    let asked = socket.connect().map_err(none)?;
+    let place = Directory::open(&place_of(root));
+    let asked = place.and_then(|place| Socket::of(place, digest).connect()).map_err(none)?;
     tell(&asked, &Wish::Look, None);
     let answer = line_of(&asked, ANSWER_MAX, &mut Vec::new()).unwrap_or_default();
     let shown: Shown = serde_json::from_slice(&answer)

@@ -5,6 +5,7 @@ import os
 from clones import digest_of
 from guests import after, guest
 from lib.outcome import check
+from lib.page_list import pages_in
 from lib.waiting import until
 from refusals import flipped
 from world import ANSWER_SECONDS, Container
@@ -158,13 +159,6 @@ def secret(world):
     one.sleep()
     third = Clone(container, name, 2, "snapshot")
     third.answers("sum", "sum ok")
-
-
-def pages_in(file):
-    """The numbers of pages in a recorded list: a head of 16 bytes, numbers of 4, a seal of 32."""
-    content = file.read_bytes()
-    count = int.from_bytes(content[12:16], "little")
-    return {int.from_bytes(content[16 + 4 * at:20 + 4 * at], "little") & ~(1 << 31) for at in range(count)}
 
 
 def recorded(world):

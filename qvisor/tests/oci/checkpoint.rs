@@ -19,14 +19,7 @@ fn file() -> File {
 }
 
 fn files() -> ImageFiles {
-    ImageFiles {
-        kernel: file(),
-        pages: file(),
-        table: file(),
-        orphans: file(),
-        below: Vec::new(),
-        together: None,
-    }
+    ImageFiles::alone(file(), file(), file(), file())
 }
 
 fn take(world: &World, files: &ImageFiles, leave_running: bool) -> Result<ImageTaken, OrderError> {

@@ -128,6 +128,12 @@ pub enum BadImage {
 }
 
 impl ImageFiles {
+    /// Those of an image that has all of its pages itself, each in one place.
+    #[must_use]
+    pub fn alone(kernel: File, pages: File, table: File, orphans: File) -> Self {
+        Self { kernel, pages, table, orphans, below: Vec::new(), together: None }
+    }
+
     /// The files once more.
     pub fn try_clone(&self) -> std::io::Result<Self> {
         let Self { kernel, pages, table, orphans, below, together } = self;

@@ -1,8 +1,9 @@
 //! A place in memory for a snapshot from which sandboxes begin at once, and which goes with the last of them.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use vmm::jail::{self, JailError, Propagation};
@@ -43,12 +44,12 @@ impl Store {
             _ => {}
         }
         let place = std::fs::canonicalize(store.path())?.join(MOUNT_POINT);
-        let mounted =
-            jail::begin_apart(Propagation::Slave).and_then(|()| jail::mount_memory(&place, most_bytes));
-        mounted.map_err(|error| match error {
+        jail::begin_apart(Propagation::Slave).map_err(|error| match error {
             JailError::Step { source, .. } => source,
             error => io::Error::other(error),
         })?;
+        let mount = mounts::in_memory(most_bytes)?;
+        jail::cover(mount.as_fd(), &CString::new(place.as_os_str().as_bytes())?)?;
         Ok(InMemory { place: Place::Directory(place.join(IMAGE)), _mount: None })
     }
 }

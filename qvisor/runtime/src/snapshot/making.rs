@@ -98,14 +98,7 @@ impl SealedFiles {
 /// The files of an image, each made by its name.
 fn image_files(new: impl Fn(&str) -> io::Result<File>) -> io::Result<ImageFiles> {
     let [kernel, pages] = [new(KERNEL)?, new(PAGES)?];
-    Ok(ImageFiles {
-        kernel,
-        pages,
-        table: new(TABLE)?,
-        orphans: new(ORPHANS)?,
-        below: Vec::new(),
-        together: None,
-    })
+    Ok(ImageFiles::alone(kernel, pages, new(TABLE)?, new(ORPHANS)?))
 }
 
 type Step<T> = Result<T, (&'static str, io::Error)>;

@@ -44,7 +44,7 @@ pub use self::manifest::{
     MountPoint, NetworkKind, PackedBy, SealedBy,
 };
 pub use self::place::{Place, name};
-pub use self::prefetch::{Prefetch, WorkingSet};
+pub use self::prefetch::Prefetch;
 pub use self::sharing::{Recorded, Recorder};
 pub use self::store::{Listed, Opened, Store};
 pub use self::working_set::{BadWorkingSet, Recording};

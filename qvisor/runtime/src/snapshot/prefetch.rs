@@ -36,7 +36,7 @@ pub enum Prefetch {
 
 /// The working set of a snapshot.
 #[derive(Debug)]
-pub enum WorkingSet {
+pub(super) enum WorkingSet {
     Recorded(Vec<u32>),
     /// There is none, or it is not used for this reason.
     Missing(Option<BadWorkingSet>),
@@ -54,7 +54,7 @@ impl Opened {
     }
 
     /// The way to record the working set, if it is to be: there is none, or it is time to do so once more.
-    fn wanted_recording(&self) -> Option<&Recording> {
+    pub(super) fn wanted_recording(&self) -> Option<&Recording> {
         let is_known = matches!(self.working_set, WorkingSet::Recorded(_));
         self.recording.as_ref().filter(|recording| !is_known || recording.is_due())
     }

@@ -10,6 +10,7 @@ use vmm::process;
 use super::key::KEY;
 use super::manifest::MANIFEST;
 use super::place::{KERNEL, ORPHANS, PAGES, TABLE};
+use super::prefetch::WorkingSet;
 use super::*;
 use crate::oci::MountPlan;
 use crate::settings::{Asked, NodeConfig, Settings};
@@ -352,8 +353,7 @@ fn a_working_set_is_recorded_once_and_goes_with_its_snapshot() {
     let manifest = bench.make(&place).unwrap();
     let open = || {
         let opened = bench.store.open_on(&place, &bench.host, None).unwrap();
-        let recording = opened.recording.unwrap();
-        let is_wanted = matches!(opened.working_set, WorkingSet::Missing(_)) || recording.is_due();
+        let is_wanted = opened.wanted_recording().is_some();
         (opened.working_set, is_wanted)
     };
     assert!(matches!(open(), (WorkingSet::Missing(None), true)));

@@ -463,7 +463,7 @@ impl Supervisor {
         let tables = descriptors.split_off(descriptors.len().min(IMAGE_FILES));
         let files: Result<Vec<File>, String> = descriptors.into_iter().map(file_of).collect();
         let [kernel, pages, table, orphans] = files?.try_into().map_err(|_| "it is written to four files")?;
-        let files = ImageFiles { kernel, pages, table, orphans, below: Vec::new(), together: None };
+        let files = ImageFiles::alone(kernel, pages, table, orphans);
         if tables.is_empty() && parent.is_empty() {
             return Ok((files, None));
         }

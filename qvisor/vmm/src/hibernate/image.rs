@@ -39,14 +39,7 @@ mod tests {
 
     fn files() -> ImageFiles {
         let file = || File::from(memory_file(c"image").unwrap());
-        ImageFiles {
-            kernel: file(),
-            pages: file(),
-            table: file(),
-            orphans: file(),
-            below: Vec::new(),
-            together: None,
-        }
+        ImageFiles::alone(file(), file(), file(), file())
     }
 
     fn head(pages: u64) -> ImageHead {

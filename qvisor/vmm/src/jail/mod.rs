@@ -29,7 +29,7 @@ use std::os::fd::OwnedFd;
 
 pub use self::privileges::KEPT;
 pub use self::program::run_from_read_only_view;
-pub use self::root::{POD_PLACE, Propagation, attach, cover, mount_memory};
+pub use self::root::{POD_PLACE, Propagation, attach, cover};
 pub use self::seccomp::{Seal, has_ended_by_filter, seal};
 pub use self::step::JailError;
 pub use self::syscalls::{RULES, Rule};

@@ -4,8 +4,6 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use super::step::{JailError, step};
 use crate::process;
@@ -151,16 +149,6 @@ pub fn cover(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
     let result =
         unsafe { libc::syscall(libc::SYS_move_mount, from, c"".as_ptr(), here, place.as_ptr(), flags) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Mounts a file system in memory on a directory, for the caller alone.
-pub fn mount_memory(directory: &Path, most_bytes: u64) -> Result<(), JailError> {
-    let name = "mounting a place in memory";
-    let wrong = |error: std::ffi::NulError| JailError::Step { step: name, source: error.into() };
-    let directory = CString::new(directory.as_os_str().as_bytes()).map_err(wrong)?;
-    let options = CString::new(format!("mode=0700,size={most_bytes}")).map_err(wrong)?;
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    mount(name, c"dormouse", &directory, Some(c"tmpfs"), flags, Some(&options))
 }
 
 fn mount(
