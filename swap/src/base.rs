@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use crate::bits::Bits;
 use crate::bounce::Bounces;
 use crate::error::{BaseError, SwapError, TablesError};
+use crate::mapped::MappedPages;
 use crate::packed::PageKey;
 use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, Page, PageBytes, PageId, offset_of};
@@ -41,7 +42,7 @@ pub trait Base: Send + Sync {
     fn rest(&self) {}
 }
 
-/// A base in a file: page *n* at offset *n* × 4096, with holes where there is no page, or all of them packed.
+/// A base in a file: page *n* at offset *n* × 4096, with holes where there is no page, or all of them packed. A sealed file of memory is mapped.
 pub struct FileBase {
     present: Bits,
     content: Content,
@@ -54,6 +55,7 @@ enum Content {
         file: File,
         sums: Option<Sums>,
     },
+    Mapped(MappedPages),
     Packed(Box<PackedPages>),
 }
 
@@ -88,7 +90,14 @@ impl FileBase {
         if file.metadata()?.len() < offset_of(present.end()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self { present, content: Content::Plain { file, sums }, together: None })
+        let content = match sums {
+            None => Content::Plain { file, sums },
+            Some(sums) => match MappedPages::open(file, sums)? {
+                Ok(mapped) => Content::Mapped(mapped),
+                Err((file, sums)) => Content::Plain { file, sums: Some(sums) },
+            },
+        };
+        Ok(Self { present, content, together: None })
     }
 
     /// The base of the pages of a table, in a file that was written with it. Each page is checked when it is read.
@@ -142,6 +151,9 @@ impl FileBase {
                 let sums = sums.as_ref().map(|sums| sums.all().to_vec());
                 BaseTables { present, sums, packed: Box::default() }
             }
+            Content::Mapped(mapped) => {
+                BaseTables { present, sums: Some(mapped.sums.all().to_vec()), packed: Box::default() }
+            }
             Content::Packed(packed) => {
                 BaseTables { present, sums: Some(packed.sums()), packed: packed.tables()?.into() }
             }
@@ -164,6 +176,7 @@ impl FileBase {
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.content {
             Content::Plain { file, .. } => Some(file.as_fd()),
+            Content::Mapped(mapped) => Some(mapped.file.as_fd()),
             Content::Packed(packed) => packed.descriptor(),
         }
     }
@@ -189,6 +202,7 @@ impl Base for FileBase {
                 let read_bytes = together.map_or(0, |together| together.fetch(&mut pages, is_right));
                 Ok(read_bytes + self.fetch_runs(file, sums.as_ref(), &pages)?)
             }
+            Content::Mapped(mapped) => mapped.fetch(&self.present, &pages),
             Content::Packed(packed) => packed.fetch(&self.present, &pages),
         }
     }
@@ -204,6 +218,7 @@ impl Base for FileBase {
                 });
                 compared.into_iter().flatten().collect()
             }
+            Content::Mapped(mapped) => mapped.equals(&self.present, pages),
             Content::Packed(packed) => self.packed_equals(packed, pages),
         }
     }
@@ -217,6 +232,9 @@ impl Base for FileBase {
                 let checked = pool::map(&runs, |run| self.check_run(file, sums.as_ref(), run));
                 checked.into_iter().flatten().collect()
             }
+            Content::Mapped(mapped) => {
+                pages.iter().map(|id| mapped.checked(&self.present, *id).map(drop)).collect()
+            }
             Content::Packed(packed) => {
                 let Some(mut room) = Bounces::new(1).take() else {
                     return pages.iter().map(|id| Err(SwapError::Unknown { id: *id })).collect();
@@ -228,14 +246,42 @@ impl Base for FileBase {
     }
 
     fn window(&self, page: PageId) -> Option<u64> {
-        let is_plain = matches!(self.content, Content::Plain { .. });
+        let is_plain = matches!(self.content, Content::Plain { .. } | Content::Mapped(_));
         (is_plain && self.has(page)).then(|| offset_of(page))
     }
 
     fn rest(&self) {
-        if let Content::Packed(packed) = &self.content {
-            packed.rest();
+        match &self.content {
+            Content::Plain { .. } => {}
+            Content::Mapped(mapped) => mapped.rest(),
+            Content::Packed(packed) => packed.rest(),
         }
+    }
+}
+
+/// Of a base in memory.
+impl FileBase {
+    fn mapping(&self) -> Option<&MappedPages> {
+        match &self.content {
+            Content::Mapped(mapped) => Some(mapped),
+            Content::Plain { .. } | Content::Packed(_) => None,
+        }
+    }
+
+    /// Whether its pages are in memory, and stay there.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.mapping().is_some()
+    }
+
+    /// A page, if it has it in memory.
+    pub(crate) fn mapped(&self, id: PageId) -> Option<&PageBytes> {
+        self.mapping()?.page(id).filter(|_| self.has(id))
+    }
+
+    /// A page that it has in memory, as it was written.
+    pub(crate) fn mapped_checked(&self, id: PageId) -> Result<&PageBytes, SwapError> {
+        self.mapping().ok_or(SwapError::Unknown { id })?.checked(&self.present, id)
     }
 }
 

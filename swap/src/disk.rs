@@ -24,7 +24,7 @@ use crate::page_file::{PageFile, gap};
 use crate::persist::{self, Said};
 use crate::pool;
 use crate::staging::{Put, put_all};
-use crate::table::{Located, PageLocation, PageLocations};
+use crate::table::{Located, PageLocation, PageLocations, Run};
 
 const SWAP_FILE: &str = "swap file";
 const REAP_FILE: &str = "REAP file";
@@ -157,6 +157,32 @@ impl SwapHome {
                 self.words.remove(&id);
             }
         }
+    }
+
+    /// Whether it has no pages.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pages.iter().all(|pages| *pages == 0)
+    }
+
+    /// Up to so many of its pages with their classes, those of the REAP file first, in its order; and how many of them are of that.
+    #[must_use]
+    pub fn first(&self, most: usize) -> (Vec<(PageId, Class)>, usize) {
+        let mut runs = self.places.runs();
+        let slot = |run: &Run| match run.at.place {
+            PageLocation::Reap(slot) => slot,
+            _ => u32::MAX,
+        };
+        runs.sort_by_key(slot);
+        let of_set = runs.partition_point(|run| matches!(run.at.place, PageLocation::Reap(_)));
+        let pages = |run: &Run| {
+            let class = run.at.class;
+            (run.first..run.first + run.pages).map(move |id| (id, class))
+        };
+        let of_set: usize = runs[..of_set].iter().map(|run| run.pages as usize).sum();
+        let first: Vec<_> = runs.iter().flat_map(pages).take(most).collect();
+        let of_set = of_set.min(first.len());
+        (first, of_set)
     }
 
     fn word(&self, id: PageId) -> u64 {

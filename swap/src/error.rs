@@ -26,6 +26,8 @@ pub enum SwapError {
     Unknown { id: PageId },
     #[error("the swap limit of {limit_bytes} bytes is reached")]
     Limit { limit_bytes: u64 },
+    #[error("there is no memory to move pages with")]
+    NoMemory,
 }
 
 /// Why the pages of a base could not be opened, or are not those that were written.
@@ -63,6 +65,7 @@ impl From<TablesError> for BaseError {
             TablesError::Damaged { what } => Self::Damaged { what },
             TablesError::Write(source) | TablesError::Length { source, .. } => Self::Table(source),
             TablesError::Sealed | TablesError::Encrypted => Self::damaged("it is encrypted"),
+            TablesError::InMemory => Self::damaged("it is of pages in memory"),
         }
     }
 }
@@ -117,6 +120,8 @@ pub enum TablesError {
     Damaged { what: &'static str },
     #[error("cannot write the tables of a home of pages: the pages are sealed with a key that ends with it")]
     Sealed,
+    #[error("cannot write the tables of a home of pages: pages of it are in memory that ends with it")]
+    InMemory,
     #[error("the tables of a home of pages are encrypted, which this version cannot read")]
     Encrypted,
 }

@@ -18,6 +18,9 @@ pub trait Home: Send + Sync {
     /// Brings the first of `pages` back, and those of the others that lie next to it in the file: reading them along costs
     /// next to nothing. Others are left out of `pages`, whose order changes. Otherwise as [`Self::fetch`].
     fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError>;
+    /// Pages that were fetched have come to stay: a home that pays for them twice forgets them. No others are fetched by these numbers until
+    /// they are stored again.
+    fn forget(&self, _pages: &[PageId]) {}
     /// Forgets pages that are not `kept`.
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool);
     /// Nothing is fetched for a while: gives back memory that only makes it faster.
@@ -49,6 +52,12 @@ pub struct Stored {
     pub packed_pages: u64,
     /// Bytes that the packed pages take.
     pub packed_bytes: u64,
+    /// Pages that are kept in memory.
+    pub memory_pages: u64,
+    /// Bytes that all pages there take.
+    pub memory_bytes: u64,
+    /// They were to be kept in memory, and found no room there.
+    pub fell_to_disk: bool,
 }
 
 /// A number that a home counts.

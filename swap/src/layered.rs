@@ -141,6 +141,11 @@ impl<B: Base, H: Home> Home for Layered<B, H> {
         self.own.fetch_around(pages)
     }
 
+    fn forget(&self, pages: &[PageId]) {
+        // The base costs nothing.
+        self.own.forget(pages);
+    }
+
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool) {
         let forgotten: Vec<PageId> = self.in_base().filter(|id| !kept(*id)).collect();
         forgotten.into_iter().for_each(|id| self.gone.set(id));

@@ -19,6 +19,7 @@ mod below;
 mod bits;
 mod bounce;
 pub mod capture;
+mod diff;
 mod disk;
 mod error;
 mod export;
@@ -27,6 +28,8 @@ mod home;
 pub mod io;
 mod large;
 mod layered;
+mod mapped;
+mod mapping;
 mod pack;
 mod packed;
 mod packed_base;
@@ -49,6 +52,7 @@ mod table;
 mod tables;
 #[cfg(test)]
 mod testing;
+mod tiers;
 mod together;
 
 pub use codec::{Engine, Style};
@@ -56,6 +60,7 @@ pub use codec::{Engine, Style};
 pub use base::{Base, BaseTables, FileBase};
 pub use below::BELOW_MAX;
 pub use bits::Bits;
+pub use diff::{BaseIndex, IndexError, MemoryHome, Reference};
 pub use disk::SwapHome;
 pub use error::{BaseError, ExportError, PackError, SwapError, TablesError};
 pub use export::{make_room, read_pages, write_pages, write_set};
@@ -73,4 +78,5 @@ pub use stacked::StackedBase;
 pub use sums::PageSums;
 #[cfg(fuzzing)]
 pub use sums::play as play_page_sums;
+pub use tiers::{Tier, TieredHome};
 pub use together::write_together;

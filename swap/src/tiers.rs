@@ -1,0 +1,243 @@
+//! A home in memory over one on the disk: pages go to where they are wanted, come from where they are, and move from one to the other while
+//! the sandbox sleeps.
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::os::fd::BorrowedFd;
+
+use crate::bits::Bits;
+use crate::bounce::Bounces;
+use crate::diff::MemoryHome;
+use crate::disk::SwapHome;
+use crate::error::{SwapError, TablesError};
+use crate::home::{Home, Stat, Stored};
+use crate::page::{Class, Page, PageId};
+
+/// Pages that move at a time: 2 MiB.
+const MOVED_PAGES: usize = 512;
+
+/// Where pages are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tier {
+    /// On the disk
+    #[default]
+    Disk,
+    /// In memory
+    Memory,
+}
+
+/// See the module.
+pub struct TieredHome {
+    /// Where pages go that are stored from now on.
+    goes_to: Tier,
+    /// `None`: there is none, and all goes to the disk.
+    memory: Option<MemoryHome>,
+    disk: SwapHome,
+}
+
+impl From<SwapHome> for TieredHome {
+    fn from(disk: SwapHome) -> Self {
+        Self { goes_to: Tier::Disk, memory: None, disk }
+    }
+}
+
+impl TieredHome {
+    /// With a home in memory, which is empty, and to which pages go from now on.
+    #[must_use]
+    pub fn with_memory(self, memory: MemoryHome, goes_to: Tier) -> Self {
+        Self { memory: Some(memory), goes_to, ..self }
+    }
+
+    /// The home on the disk.
+    #[must_use]
+    pub fn disk(&self) -> &SwapHome {
+        &self.disk
+    }
+
+    /// The home on the disk, to take over what was packed of it.
+    pub fn disk_mut(&mut self) -> &mut SwapHome {
+        &mut self.disk
+    }
+
+    /// The home in memory.
+    #[must_use]
+    pub fn memory(&self) -> Option<&MemoryHome> {
+        self.memory.as_ref()
+    }
+
+    /// Where pages go that are stored from now on.
+    #[must_use]
+    pub fn goes_to(&self) -> Tier {
+        self.goes_to
+    }
+
+    /// Sends pages that are stored from now on somewhere else. False: there is no home there.
+    pub fn send_to(&mut self, tier: Tier) -> bool {
+        let is_there = tier == Tier::Disk || self.memory.is_some();
+        if is_there {
+            self.goes_to = tier;
+        }
+        is_there
+    }
+
+    /// Whether all pages are where they are sent.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        match self.goes_to {
+            Tier::Disk => self.memory.as_ref().is_none_or(MemoryHome::is_empty),
+            Tier::Memory => self.disk.is_empty(),
+        }
+    }
+
+    /// Moves some pages to where pages are sent. After an error all pages are where they were, or there. Result: how many were moved; 0: none
+    /// is left to move.
+    pub fn move_some(&mut self) -> Result<usize, SwapError> {
+        match self.goes_to {
+            Tier::Disk => self.move_to_disk(),
+            Tier::Memory => self.move_to_memory(),
+        }
+    }
+
+    fn move_to_disk(&mut self) -> Result<usize, SwapError> {
+        let Some(memory) = &self.memory else { return Ok(0) };
+        // The working set is one piece in its file.
+        let (wanted, of_set) = memory.first(MOVED_PAGES);
+        moved(&wanted, |pages| {
+            memory.fetch(pages)?;
+            let (set, rest) = pages.split_at(of_set);
+            self.disk.store(set, rest).map(drop)
+        })?;
+        memory.forget(&wanted.iter().map(|(id, _)| *id).collect::<Vec<_>>());
+        if memory.is_empty() {
+            memory.rest();
+        }
+        Ok(wanted.len())
+    }
+
+    fn move_to_memory(&mut self) -> Result<usize, SwapError> {
+        let Some(memory) = &mut self.memory else { return Ok(0) };
+        let (wanted, of_set) = self.disk.first(MOVED_PAGES);
+        moved(&wanted, |pages| {
+            self.disk.fetch(pages)?;
+            memory.add(&pages[..of_set], &pages[of_set..])
+        })?;
+        let gone: HashSet<PageId> = wanted.iter().map(|(id, _)| *id).collect();
+        self.disk.retain(&mut |id| !gone.contains(&id));
+        Ok(wanted.len())
+    }
+
+    /// Tells pages in memory from those on the disk.
+    fn split(&self, pages: &[Page]) -> (Vec<Page>, Vec<Page>) {
+        let Some(memory) = &self.memory else { return (Vec::new(), pages.to_vec()) };
+        memory.split(pages)
+    }
+}
+
+/// Has `move_them` move pages, with room for their content.
+fn moved(
+    wanted: &[(PageId, Class)],
+    move_them: impl FnOnce(&[Page]) -> Result<(), SwapError>,
+) -> Result<(), SwapError> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let mut room = Bounces::new(wanted.len()).take().ok_or(SwapError::NoMemory)?;
+    let ids: Vec<PageId> = wanted.iter().map(|(id, _)| *id).collect();
+    let pages: Vec<Page> =
+        room.pages(&ids).into_iter().zip(wanted).map(|(page, (_, class))| page.with_class(*class)).collect();
+    move_them(&pages)
+}
+
+impl Home for TieredHome {
+    fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
+        let ids = || working_set.iter().chain(rest).map(|page| page.id);
+        let mut fell_to_disk = false;
+        if let Some(memory) = self.memory.as_mut().filter(|_| self.goes_to == Tier::Memory) {
+            match memory.store(working_set, rest) {
+                Err(SwapError::Limit { .. }) => fell_to_disk = true,
+                Err(error) => return Err(error),
+                Ok(stored) => {
+                    // What was stored before is replaced, wherever it was.
+                    if !self.disk.is_empty() {
+                        let stored: Bits = ids().collect();
+                        self.disk.retain(&mut |id| !stored.has(id));
+                    }
+                    return Ok(stored);
+                }
+            }
+        }
+        let stored = self.disk.store(working_set, rest)?;
+        if let Some(memory) = self.memory.as_ref().filter(|memory| !memory.is_empty()) {
+            memory.forget(&ids().collect::<Vec<_>>());
+        }
+        Ok(Stored { fell_to_disk, ..stored })
+    }
+
+    fn fetch(&self, pages: &[Page]) -> Result<u64, SwapError> {
+        let (here, there) = self.split(pages);
+        if let Some(memory) = self.memory.as_ref().filter(|_| !here.is_empty()) {
+            memory.fetch(&here)?;
+        }
+        if there.is_empty() { Ok(0) } else { self.disk.fetch(&there) }
+    }
+
+    fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {
+        let Some(first) = pages.first().map(|page| page.id) else { return Ok(0) };
+        match &self.memory {
+            Some(memory) if memory.has(first) => memory.fetch_around(pages),
+            Some(memory) if !memory.is_empty() => {
+                *pages = memory.split(pages).1;
+                self.disk.fetch_around(pages)
+            }
+            _ => self.disk.fetch_around(pages),
+        }
+    }
+
+    fn forget(&self, pages: &[PageId]) {
+        // The disk's room is found again at the next store.
+        self.memory.iter().for_each(|memory| memory.forget(pages));
+    }
+
+    fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool) {
+        self.memory.iter_mut().for_each(|memory| memory.retain(kept));
+        self.disk.retain(kept);
+    }
+
+    fn rest(&self) {
+        self.memory.iter().for_each(MemoryHome::rest);
+        self.disk.rest();
+    }
+
+    fn pages(&self) -> Bits {
+        let mut pages = self.disk.pages();
+        self.memory
+            .iter()
+            .flat_map(|memory| memory.pages().ids().collect::<Vec<_>>())
+            .for_each(|id| pages.set(id));
+        pages
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.disk.stored_bytes() + self.memory.as_ref().map_or(0, MemoryHome::stored_bytes)
+    }
+
+    fn stats(&self) -> Vec<Stat> {
+        let memory = self.memory.as_ref().map_or_else(Vec::new, MemoryHome::stats);
+        [self.disk.stats(), memory].concat()
+    }
+
+    fn persist(&self, to: &mut dyn Write) -> Result<(), TablesError> {
+        if self.memory.as_ref().is_some_and(|memory| !memory.is_empty()) {
+            return Err(TablesError::InMemory);
+        }
+        self.disk.persist(to)
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.disk.descriptors()
+    }
+}
+
+#[cfg(test)]
+#[path = "tiers_tests.rs"]
+mod tests;
