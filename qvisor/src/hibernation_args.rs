@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use runtime::units::{parse_size, parse_time, parse_timers};
-use vmm::hibernate::{Codec, Ignored, Timers, Wishes};
+use runtime::units::{parse_home, parse_percent, parse_size, parse_time, parse_timers};
+use vmm::hibernate::{Codec, HomePolicy, Ignored, Timers, Wishes};
 
 use crate::choices::{ExecProbeChoice, OutboundChoice, ReapChoice, Switch};
 
@@ -27,6 +27,16 @@ pub struct HibernationArgs {
     /// Pack it after this long asleep, as 30s or 5m [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub settle: Option<Duration>,
+    /// Where the memory is meanwhile: disk, memory (packed, and kept as a difference from the snapshot that the sandbox began with if that is
+    /// held), or memory,disk:TIME (on the disk after this long asleep) [default: disk]
+    #[arg(long, value_name = "disk|memory[,disk:TIME]", value_parser = parse_home)]
+    pub home: Option<HomePolicy>,
+    /// Name of a snapshot that is held (snapshot hold): memory is kept as a difference from it [default: the one that the sandbox began with]
+    #[arg(long, value_name = "NAME")]
+    pub base: Option<String>,
+    /// From memory to the disk while tasks of the host wait for memory for this part of their time, in per cent [default: never]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub memory_pressure: Option<u8>,
     /// Encrypt it with a key that ends with the sandbox [default: off]
     #[arg(long, value_enum)]
     pub encrypt: Option<Switch>,
@@ -60,6 +70,9 @@ impl HibernationArgs {
             reap: self.reap.map(Into::into),
             codec: self.codec,
             settle: self.settle,
+            home: self.home,
+            base: self.base.clone(),
+            pressure: self.memory_pressure,
             encrypt: self.encrypt.map(|switch| switch == Switch::On),
             idle_timeout: self.idle_timeout,
             idle_ignores: self.idle_ignores.clone(),

@@ -1,5 +1,7 @@
 //! A base whose pages are in several files: its own, and those of others that were there before.
 
+use std::sync::Arc;
+
 use crate::base::{Base, FileBase};
 use crate::bits::Bits;
 use crate::error::{BaseError, SwapError};
@@ -9,13 +11,13 @@ use crate::sums::LACKS;
 /// See the module.
 #[derive(Debug)]
 pub struct StackedBase {
-    own: FileBase,
+    own: Arc<FileBase>,
     below: Vec<(FileBase, Bits)>,
 }
 
 impl From<FileBase> for StackedBase {
     fn from(own: FileBase) -> Self {
-        Self { own, below: Vec::new() }
+        Self { own: Arc::new(own), below: Vec::new() }
     }
 }
 
@@ -31,13 +33,19 @@ impl StackedBase {
                 seen.set(id);
             }
         }
-        Ok(Self { own, below })
+        Ok(Self { own: Arc::new(own), below })
+    }
+
+    /// Its own file.
+    #[must_use]
+    pub fn own(&self) -> &Arc<FileBase> {
+        &self.own
     }
 
     /// The files, and which of the pages of those below are its; its own is the first.
     pub fn files(&self) -> impl Iterator<Item = (&FileBase, Option<&Bits>)> {
         let below = self.below.iter().map(|(base, pages)| (base, Some(pages)));
-        [(&self.own, None)].into_iter().chain(below)
+        [(&*self.own, None)].into_iter().chain(below)
     }
 
     /// The place among its [files](Self::files) of the one that has the page.

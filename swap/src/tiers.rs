@@ -65,6 +65,11 @@ impl TieredHome {
         self.memory.as_ref()
     }
 
+    /// The home in memory, to be changed.
+    pub fn memory_mut(&mut self) -> Option<&mut MemoryHome> {
+        self.memory.as_mut()
+    }
+
     /// Where pages go that are stored from now on.
     #[must_use]
     pub fn goes_to(&self) -> Tier {

@@ -144,6 +144,8 @@ pub const REAP_FIRST: u64 = 1;
 pub const REAP_STREAM: u64 = 2;
 /// It has [stayed](SwapOut::stays) in memory, and comes page by page.
 pub const REAP_IN_PLACE: u64 = 3;
+/// Is added where content comes from memory: it is there before another task could run.
+pub const REAP_AT_ONCE: u64 = 1 << 8;
 
 /// The frames that [`SWAP_OUT`] stores, by number: `(phys - USER_PHYS) / PAGE_SIZE`.
 #[repr(C)]

@@ -287,6 +287,8 @@ fn code(outcome: Outcome) -> u64 {
 fn bring_back() -> Input {
     time::release();
     let how = platform::call(hc::BEGIN_WAKE, [0; 6]).unwrap_or(hc::REAP_OFF);
+    residency::comes_at_once(how & hc::REAP_AT_ONCE != 0);
+    let how = how & !hc::REAP_AT_ONCE;
     if how == hc::REAP_IN_PLACE {
         working_set::begin_in_place();
     } else {

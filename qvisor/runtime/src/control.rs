@@ -19,7 +19,7 @@ use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
 use vmm::hibernate::stats::Stats;
 
 use crate::reasons::Reasons;
-use vmm::hibernate::{Hibernated, Packed, Reap, Woken};
+use vmm::hibernate::{Hibernated, HomeState, Moved, Packed, Reap, Woken};
 use vmm::jail::PROOF_USER;
 use vmm::limits::ContainerLimits;
 use vmm::{descriptor_passing, process};
@@ -76,6 +76,8 @@ pub enum Order {
     Stats,
     /// Asks what keeps it awake, and what woke it last.
     Why,
+    /// Pages go to memory or to the disk from now on, and those of a sleeper move there; `None`: nothing changes. Answered by where they are.
+    Home { in_memory: Option<bool> },
     /// Asks for the processes in it. Wakes nobody.
     Processes,
     /// Asks what a container uses, as the sandbox's kernel counts it. Wakes nobody.
@@ -177,6 +179,8 @@ pub enum Figures {
     Hibernated(Hibernated),
     Woken(Woken),
     Packed(Packed),
+    Moved(Moved),
+    Home(HomeState),
     Usage(ContainerUsage),
     Checkpoint(Box<ImageTaken>),
     /// Lines as [`abi::report::Report::Processes`] has them.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vmm::hibernate::Timers;
+use vmm::hibernate::{HomePolicy, Tier, Timers};
 
 /// A number of bytes, with a suffix K, M, G or T (powers of 1024; `KiB` and the like are taken as well).
 pub fn parse_size(text: &str) -> Result<u64, String> {
@@ -69,6 +69,23 @@ pub fn date(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
+/// Reads where memory is while a sandbox sleeps, as `disk`, `memory` or `memory,disk:10m`.
+pub fn parse_home(text: &str) -> Result<HomePolicy, String> {
+    let in_memory = |disk_after| HomePolicy { tier: Tier::Memory, disk_after };
+    match (text, text.strip_prefix("memory,disk:")) {
+        ("disk", _) => Ok(HomePolicy::default()),
+        ("memory", _) => Ok(in_memory(None)),
+        (_, Some(time)) => parse_time(time).map(|time| in_memory(Some(time))),
+        _ => Err("give disk, memory, or memory,disk:TIME".into()),
+    }
+}
+
+/// Reads a share in per cent, from 1 to 100.
+pub fn parse_percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    number.filter(|percent| (1..=100).contains(percent)).ok_or_else(|| "give a number from 1 to 100".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +125,23 @@ mod tests {
             ["", "wake:", "wake:30", "wake:999ms", "wake:25h", "coalesce", "sleep:1s", "nap", "wake:1s:2s"]
         {
             assert!(parse_timers(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn homes() {
+        let after = |ms| HomePolicy { tier: Tier::Memory, disk_after: Some(Duration::from_millis(ms)) };
+        assert_eq!(parse_home("disk"), Ok(HomePolicy::default()));
+        assert_eq!(parse_home("memory"), Ok(HomePolicy { disk_after: None, ..after(0) }));
+        assert_eq!(parse_home("memory,disk:10m"), Ok(after(600_000)));
+        for text in
+            ["", "ram", "memory,", "memory,disk", "memory,disk:", "memory,disk:10", "disk:10m", "disk,memory"]
+        {
+            assert!(parse_home(text).is_err(), "{text}");
+        }
+        assert_eq!((parse_percent("10"), parse_percent("100%")), (Ok(10), Ok(100)));
+        for text in ["", "0", "101", "-1", "1.5", "%"] {
+            assert!(parse_percent(text).is_err(), "{text}");
         }
     }
 

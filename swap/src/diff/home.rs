@@ -191,12 +191,17 @@ impl MemoryHome {
         Self { reference, limit_bytes, state: RwLock::default() }
     }
 
+    /// The home, which is empty, with another base to compare pages with.
+    pub fn compare_with(&mut self, reference: Reference) {
+        self.reference = Some(reference);
+    }
+
     /// From now on its records may take so many bytes.
     pub fn limit(&mut self, limit_bytes: u64) {
         self.limit_bytes = limit_bytes;
     }
 
-    /// What it compares pages with.
+    /// The base that it compares pages with.
     #[must_use]
     pub fn reference(&self) -> Option<&Reference> {
         self.reference.as_ref()
@@ -330,7 +335,7 @@ fn free_all(chunks: &mut Chunks, codes: &[(PageId, Code)]) {
     }
 }
 
-/// As [`coding::decode`], of a difference that was packed. Its length is in front of it.
+/// Undoes a difference that was packed ([`coding::decode`]). Its length is in front of it.
 fn decode_packed(bytes: &[u8], page: &mut PageBytes) -> Option<()> {
     let (len, packed) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
     let mut room = [0; coding::DIFF_MAX];

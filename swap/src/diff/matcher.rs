@@ -97,7 +97,7 @@ impl Reference {
     }
 }
 
-/// What is to be kept of a page.
+/// The rest of a page that is to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     Zero,

@@ -1,4 +1,4 @@
-//! What is kept of a page that is neither zero nor one of the base's: a head, and bytes.
+//! Records of pages that are neither zero nor one of the base's: a head, and bytes.
 
 use crate::page::{Class, PageId};
 
@@ -19,7 +19,7 @@ pub enum Kind {
     XorPacked,
     /// By LZ4, without the base
     Packed,
-    /// As it is
+    /// Unchanged
     Raw,
 }
 

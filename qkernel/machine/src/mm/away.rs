@@ -44,11 +44,11 @@ impl Away {
         }
     }
 
-    /// Sleeps until the content has come. The host is asked on this CPU if no task waits for it, which is soonest.
+    /// Sleeps until the content has come. The host is asked on this CPU if no task waits for it, or content comes from memory, which is soonest.
     pub fn come(self) {
         lock_order::may_sleep();
         match self {
-            Self::Stored { arrival, how, ahead, .. } if !sched::has_waiting() => {
+            Self::Stored { arrival, how, ahead, .. } if residency::is_at_once() || !sched::has_waiting() => {
                 ahead.begin();
                 arrival.fetch(how);
             }

@@ -19,7 +19,7 @@ use vmm::jail::mitigations::Mitigations;
 
 use crate::platform::PlatformChoice;
 use crate::state::Id;
-use crate::units::{parse_size, parse_time, parse_timers};
+use crate::units::{parse_home, parse_percent, parse_size, parse_time, parse_timers};
 pub use node::{NodeConfig, NodeConfigError};
 pub use widening::Widening;
 
@@ -169,6 +169,15 @@ fn set_wish(wishes: &mut Wishes, name: &str, value: &str) -> Result<(), SetError
             wishes.codec = Some(value.parse().map_err(why)?);
         }
         "settle" => wishes.settle = Some(parse_time(value).map_err(amount)?),
+        "home" => {
+            let why = |error: String| SetError::Value(format!("no home: {error}"));
+            wishes.home = Some(parse_home(value).map_err(why)?);
+        }
+        "base" => {
+            let why = |_| SetError::Value("neither none nor a snapshot's name".into());
+            wishes.base = Some(Id::new(value).map_err(why)?.as_str().to_owned());
+        }
+        "memory-pressure" => wishes.pressure = Some(parse_percent(value).map_err(amount)?),
         "encrypt" => wishes.encrypt = Some(one_of(value, &SWITCH)?),
         "idle-timeout" => wishes.idle_timeout = Some(parse_time(value).map_err(amount)?),
         "idle-ignores" => {

@@ -1,6 +1,8 @@
 //! Limits to what annotations may ask for.
 
-use vmm::hibernate::{ExecProbe, Outbound};
+use std::time::Duration;
+
+use vmm::hibernate::{ExecProbe, HomePolicy, Outbound, Tier};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
@@ -36,6 +38,9 @@ pub(super) const NAMES: &[&str] = &[
     "exec-probe",
     "timers",
     "encrypt",
+    "home",
+    "memory-pressure",
+    "base",
 ];
 
 /// How much of the host's the modes give. `auto` may become `identity`.
@@ -51,6 +56,15 @@ fn reach(userns: UserNamespace) -> u8 {
 /// Whether an amount is larger than one that the node has chosen.
 fn exceeds<T: Ord>(asked: Option<T>, node: Option<T>) -> bool {
     matches!((asked, node), (Some(asked), Some(node)) if asked > node)
+}
+
+/// Whether a home keeps a sleeper in memory for longer than another.
+fn takes_more(asks: HomePolicy, gives: HomePolicy) -> bool {
+    let most = |policy: HomePolicy| match policy.tier {
+        Tier::Disk => Duration::ZERO,
+        Tier::Memory => policy.disk_after.unwrap_or(Duration::MAX),
+    };
+    most(asks) > most(gives)
 }
 
 /// Checks the annotations of a bundle.
@@ -84,6 +98,11 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
         ("swap-limit", exceeds(asks.limit_bytes, gives.limit_bytes)),
         // Nobody takes away from a container what its node gives to all.
         ("encrypt", asks.encrypt == Some(false) && gives.encrypt == Some(true)),
+        // A sleeper in memory takes the node's.
+        ("home", asks.home.is_some_and(|asks| takes_more(asks, gives.home.unwrap_or_default()))),
+        ("memory-pressure", exceeds(asks.pressure, gives.pressure)),
+        // Who is compared with a snapshot may learn from the time it takes what is in it.
+        ("base", asks.base.as_deref().is_some_and(|name| name != "none") && asks.base != gives.base),
         ("idle-timeout", exceeds(asks.idle_timeout, gives.idle_timeout)),
         // Whoever restarts the idle time keeps it awake.
         (

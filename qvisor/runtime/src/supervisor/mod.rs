@@ -246,12 +246,12 @@ impl Supervisor {
         }
     }
 
-    /// Tells those who read events how packing comes out.
-    pub(crate) fn watch_packing(self: &Arc<Self>) {
+    /// Tells those who read events what becomes of pages while it sleeps.
+    pub(crate) fn watch_pages(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
-        self.hibernation.when_packed(move |result| {
+        self.hibernation.when_told(move |told| {
             if let Some(this) = this.upgrade() {
-                this.lock().tell_of_packing(result);
+                this.lock().tell_of_pages(told);
             }
         });
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use abi::report::{Kept, Party, UsageFigures};
 use vmm::checkpoint::ImageTaken;
 use vmm::hibernate::stats::Cycles;
-use vmm::hibernate::{Hibernated, Packed, TimerWake, Woken, micros};
+use vmm::hibernate::{Hibernated, TimerWake, Told, Woken, micros};
 use vmm::leash::Leash;
 
 use super::arrivals::Arrivals;
@@ -240,13 +240,16 @@ impl Progress {
         }
     }
 
-    /// Its pages were packed while it slept, or could not be.
-    pub(super) fn tell_of_packing(&mut self, result: Result<Packed, String>) {
+    /// Its pages were packed or moved while it slept, or could not be.
+    pub(super) fn tell_of_pages(&mut self, told: Told) {
         let state = self.machine.sandbox_state();
         let transition = Transition::new(Some(state), state, None);
+        let result = match told {
+            Told::Packed(result) => result.map(Figures::Packed),
+            Told::Moved(result) => result.map(Figures::Moved),
+        };
         match result {
-            Ok(packed) => {
-                let figures = Figures::Packed(packed);
+            Ok(figures) => {
                 self.readers.tell(&Transition { figures: Some(&figures), ..transition });
             }
             Err(why) => self.readers.tell(&Transition { error: Some(&why), ..transition }),

@@ -12,7 +12,7 @@ use abi::hostcall::{
 use abi::limits::REQUESTS;
 use vmm::checkpoint::ImageTerms;
 use vmm::exec_relay::{ExecPeer, ExecReport};
-use vmm::hibernate::{ExecProbe, Reap};
+use vmm::hibernate::{ExecProbe, Hibernation, Reap, Tier};
 use vmm::leash;
 use vmm::limits::ContainerLimits;
 use vmm::process::{self, ChildEvent};
@@ -26,7 +26,7 @@ use super::progress::{News, Progress, poll_timeout};
 use super::stage::{Cause, Stage};
 use super::state_machine::{HIBERNATE_PATIENCE, Input, KernelState};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
-use crate::control::{self, Answer, ExecLine, Order, PATIENCE, Report, refuse};
+use crate::control::{self, Answer, ExecLine, Figures, Order, PATIENCE, Report, refuse};
 use crate::status::Status;
 use crate::words;
 
@@ -360,6 +360,20 @@ impl Supervisor {
         Answer { reasons: Some(Box::new(reasons)), ..Answer::default() }
     }
 
+    /// Where its pages go, and are.
+    fn home(&self, in_memory: Option<bool>) -> Answer {
+        let tier = |in_memory| if in_memory { Tier::Memory } else { Tier::Disk };
+        let ordered = in_memory.map(|wanted| Hibernation::order_home(&self.hibernation, tier(wanted)));
+        let error = match (ordered, self.hibernation.home_state()) {
+            (Some(Err(why)), _) => Some(why),
+            (_, Some(state)) => {
+                return Answer { figures: Some(Figures::Home(state)), ..Answer::default() };
+            }
+            (_, None) => self.hibernation.check().err(),
+        };
+        Answer { error, ..Answer::default() }
+    }
+
     /// The answer to an order that takes no time.
     fn answer(&self, of: ContainerId, order: Order) -> Answer {
         if order == Order::Stats {
@@ -367,6 +381,9 @@ impl Supervisor {
         }
         if order == Order::Why {
             return self.why();
+        }
+        if let Order::Home { in_memory } = order {
+            return self.home(in_memory);
         }
         let outcome: Outcome = self.obey(of, order).map(|()| None);
         let is_busy = self.sandbox().is_some_and(|sandbox| sandbox.cpus.busy() > 0);

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
-use swap::{BaseError, BaseTables, Bits, FileBase, Packing, PageId, StackedBase, SwapHome};
+use swap::{BaseError, BaseTables, Bits, FileBase, Packing, PageId, StackedBase, SwapHome, Tier};
 
 use super::settling::{self, Settling};
-use super::{Hibernation, PagesHome, Reap, SwapPlan, accelerator, injection};
+use super::{Hibernation, HomePolicy, PagesHome, Reap, SwapPlan, accelerator, injection};
 use crate::handover::{HandOverError, Placed};
 use crate::host_paths::HostPaths;
 use crate::lock::ReadGuard;
@@ -32,6 +32,11 @@ pub(crate) struct HomeRecord {
     cpus: Option<f64>,
     reap: Reap,
     settle: Duration,
+    /// Pages go to memory, and to the disk after so long.
+    #[serde(default)]
+    in_memory: bool,
+    #[serde(default)]
+    disk_after: Option<Duration>,
 }
 
 /// The pages under a home.
@@ -81,7 +86,12 @@ impl Hibernation {
     /// Leaves the home to the next VMM.
     pub(crate) fn hand_over(&self) -> Result<HomeLeft<'_>, HandOverError> {
         self.settling.end_packing();
-        let home = self.home.as_ref().map_err(|_| HandOverError::Refused("its pages have no home"))?.read();
+        let home = self.home.as_ref().map_err(|_| HandOverError::Refused("its pages have no home"))?;
+        // What is in memory ends with this VMM.
+        home.write()
+            .move_all(Tier::Disk)
+            .map_err(|_| HandOverError::Refused("its pages in memory cannot go to the disk"))?;
+        let home = home.read();
         let mut tables = Vec::new();
         home.pages().persist(&mut tables)?;
         let numbers: Vec<RawFd> = home.pages().descriptors().iter().map(AsRawFd::as_raw_fd).collect();
@@ -106,7 +116,7 @@ impl HomeLeft<'_> {
         let mut bases = files.filter_map(|((file, used), tables)| {
             Some(BaseRecord::of(file.descriptor()?, tables, used.map(|used| used.runs().collect())))
         });
-        let SwapPlan { limit_bytes, reap, packing, settle, .. } = self.plan;
+        let SwapPlan { limit_bytes, reap, packing, settle, home, .. } = self.plan;
         HomeRecord {
             base: bases.next(),
             below: bases.collect(),
@@ -117,6 +127,8 @@ impl HomeLeft<'_> {
             cpus: packing.cpus,
             reap: *reap,
             settle: *settle,
+            in_memory: self.home.tiers().goes_to() == Tier::Memory,
+            disk_after: home.disk_after,
         }
     }
 
@@ -190,13 +202,20 @@ impl HomeRecord {
             reap: self.reap,
             packing: packing.clone(),
             settle: self.settle,
+            home: HomePolicy {
+                tier: if self.in_memory { Tier::Memory } else { Tier::Disk },
+                disk_after: self.disk_after,
+            },
+            // Who watches it has a descriptor of the former VMM's.
+            pressure: None,
         };
         let end = frames_of(memory_most_bytes);
         let own = self.base.map(|base| base.open(end, &mut take)).transpose()?;
         let below = self.below.into_iter().map(|base| base.open(end, &mut take)).collect::<Result<_, _>>()?;
         let base = own.map(|(own, _)| StackedBase::new(own, below).map_err(bad_base)).transpose()?;
         let files = [swap?, reap?, packed?];
-        let home = PagesHome::reopen(base, tables, accelerator::open(codec)?, |tables| {
+        let tier = swap_plan.home.tier;
+        let home = PagesHome::reopen(base, tables, accelerator::open(codec)?, tier, |tables| {
             SwapHome::reopen(files, packing, tables, end, self.limit_bytes)
         })?;
         Ok(Hibernation {
@@ -341,10 +360,11 @@ mod tests {
         }
         // Its own storage is packed as that of any other.
         let (tell, told) = mpsc::channel();
-        next.when_packed(move |result| tell.send(result).unwrap());
+        next.when_told(move |told| tell.send(told).unwrap());
         let next = Arc::new(next);
         Hibernation::settle(&next);
-        assert!(told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap().output_bytes > 0);
+        let told = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(matches!(told, super::super::Told::Packed(Ok(packed)) if packed.output_bytes > 0));
         assert_eq!(swap_in(&memory, &next, &ids, SWAP_IN_ALL).0, 0);
         assert!(ids.iter().all(|id| memory.read(phys(*id)) == Some(*id)));
     }

@@ -1,12 +1,16 @@
 //! The home of a sandbox's pages, put together as a plan says.
 #![deny(unsafe_code)]
 
+use std::fs::File;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use swap::io::Device;
-use swap::{Engine, Home, Layered, StackedBase, SwapFileError, SwapHome, TablesError};
+use swap::{
+    BaseIndex, Engine, FileBase, Home, Layered, MemoryHome, PageId, PageSums, Reference, StackedBase,
+    SwapError, SwapFileError, SwapHome, TablesError, Tier, TieredHome,
+};
 
 use super::injection;
 use super::plan::{DEFAULT_DIR, SwapPlan};
@@ -28,12 +32,12 @@ impl From<SwapPlan> for HomePlan {
 
 /// A home that has been put together.
 pub(super) enum PagesHome {
-    Own(SwapHome),
-    OnBase(Layered<StackedBase, SwapHome>),
+    Own(TieredHome),
+    OnBase(Layered<StackedBase, TieredHome>),
 }
 
-impl From<SwapHome> for PagesHome {
-    fn from(home: SwapHome) -> Self {
+impl From<TieredHome> for PagesHome {
+    fn from(home: TieredHome) -> Self {
         Self::Own(home)
     }
 }
@@ -43,8 +47,12 @@ impl PagesHome {
     pub fn create(plan: HomePlan, engine: Option<Arc<dyn Engine>>) -> Result<Self, SwapFileError> {
         let HomePlan { base, own } = plan;
         let [swap, reap, packed] = files_in(own.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR)))?;
-        let home = SwapHome::new(swap, reap, own.limit_bytes).with_packing(packed, own.packing);
-        let home = with_engine(home, engine);
+        let is_sealed = own.packing.encrypt;
+        let disk = SwapHome::new(swap, reap, own.limit_bytes).with_packing(packed, own.packing);
+        let home = TieredHome::from(with_engine(disk, engine));
+        // What is sealed on the disk does not lie open in memory.
+        let home =
+            if is_sealed { home } else { home.with_memory(MemoryHome::new(None, u64::MAX), own.home.tier) };
         Ok(match base {
             Some(base) => Self::OnBase(Layered::new(Arc::new(base), home)),
             None => Self::Own(home),
@@ -56,9 +64,13 @@ impl PagesHome {
         base: Option<StackedBase>,
         tables: &[u8],
         engine: Option<Arc<dyn Engine>>,
+        tier: Tier,
         own: impl FnOnce(&[u8]) -> Result<SwapHome, TablesError>,
     ) -> Result<Self, TablesError> {
-        let own = |tables: &[u8]| own(tables).map(|home| with_engine(home, engine));
+        let own = |tables: &[u8]| {
+            let home = TieredHome::from(with_engine(own(tables)?, engine));
+            Ok(home.with_memory(MemoryHome::new(None, u64::MAX), tier))
+        };
         Ok(match base {
             Some(base) => Self::OnBase(Layered::reopen(Arc::new(base), tables, own)?),
             None => Self::Own(own(tables)?),
@@ -90,20 +102,67 @@ impl PagesHome {
         }
     }
 
-    /// Its own storage, which can be packed.
+    /// Its own storage on the disk, which can be packed.
     pub fn own(&self) -> &SwapHome {
+        self.tiers().disk()
+    }
+
+    /// Its own storage on the disk, to take over what was packed of it.
+    pub fn own_mut(&mut self) -> &mut SwapHome {
+        self.tiers_mut().disk_mut()
+    }
+
+    /// Its own storage.
+    pub fn tiers(&self) -> &TieredHome {
         match self {
             Self::Own(home) => home,
             Self::OnBase(home) => home.own(),
         }
     }
 
-    /// Its own storage, to take over what was packed of it.
-    pub fn own_mut(&mut self) -> &mut SwapHome {
+    /// Its own storage, in which pages move.
+    pub fn tiers_mut(&mut self) -> &mut TieredHome {
         match self {
             Self::Own(home) => home,
             Self::OnBase(home) => home.own_mut(),
         }
+    }
+
+    /// Moves all pages to a tier. Where they go from now on does not change.
+    pub fn move_all(&mut self, tier: Tier) -> Result<(), SwapError> {
+        let tiers = self.tiers_mut();
+        let before = tiers.goes_to();
+        tiers.send_to(tier);
+        let moved = loop {
+            match tiers.move_some() {
+                Ok(0) => break Ok(()),
+                Ok(_) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        tiers.send_to(before);
+        moved
+    }
+
+    /// Has pages in memory compared with a base that is in memory: the sandbox's own, or this one, in a sandbox with so many frames.
+    pub fn compare_with(&mut self, with: &BaseInMemory, end: PageId) -> Result<(), String> {
+        let failed = |why: &dyn std::fmt::Display| format!("cannot use its base in memory: {why}");
+        let base = match (&with.pages, self.base()) {
+            (Some((pages, table)), _) => {
+                let sums = PageSums::read(table, end).map_err(|error| failed(&error))?;
+                let pages = pages.try_clone().map_err(|error| failed(&error))?;
+                Arc::new(FileBase::with_sums(pages, sums).map_err(|error| failed(&error))?)
+            }
+            (None, Some(base)) => Arc::clone(base.own()),
+            (None, None) => return Err(failed(&"it has none")),
+        };
+        // The index is a help, and no more.
+        let index = with.index.as_ref().and_then(|index| BaseIndex::map(index).ok());
+        let reference = Reference::new(base, index).ok_or_else(|| failed(&"it is not in memory"))?;
+        if let Some(memory) = self.tiers_mut().memory_mut() {
+            memory.compare_with(reference);
+        }
+        Ok(())
     }
 
     /// The pages that the sandbox began with, if there are any.
@@ -112,12 +171,21 @@ impl PagesHome {
     }
 
     /// The home, if it is on pages that the sandbox began with.
-    pub fn on_a_base(&self) -> Option<&Layered<StackedBase, SwapHome>> {
+    pub fn on_a_base(&self) -> Option<&Layered<StackedBase, TieredHome>> {
         match self {
             Self::Own(_) => None,
             Self::OnBase(home) => Some(home),
         }
     }
+}
+
+/// A base in memory.
+#[derive(Debug)]
+pub struct BaseInMemory {
+    /// Its pages and their table, in sealed files; `None`: they are those that the sandbox begins with.
+    pub pages: Option<(File, File)>,
+    /// Its index, in a sealed file.
+    pub index: Option<File>,
 }
 
 /// The home with an engine, if there is one.

@@ -3,8 +3,9 @@
 
 use swap::StackedBase;
 
-use super::Hibernation;
+use super::{BaseInMemory, Hibernation};
 use crate::lock::{Rank, RwLock};
+use crate::memory::frames_of;
 
 impl Hibernation {
     /// Whether its pages may be written to an image, or why not. `sealed`: whoever asked for it seals it.
@@ -13,6 +14,13 @@ impl Hibernation {
             return Err("its pages are encrypted, and would be in the clear; pass --key-file".into());
         }
         self.check()
+    }
+
+    /// Has pages in memory compared with a base in memory, in a sandbox whose memory may become so large. An error says why that cannot be.
+    pub fn comparing_with(self, base: &BaseInMemory, memory_most_bytes: u64) -> Result<Self, String> {
+        let mut home = self.home?.into_inner();
+        home.compare_with(base, frames_of(memory_most_bytes))?;
+        Ok(Self { home: Ok(RwLock::new(Rank::Hibernation, home)), ..self })
     }
 
     /// Puts the home, which is empty, on the pages of an image. An error says why there is no home.

@@ -182,10 +182,14 @@ pub enum Point {
     Packed,
     /// They do.
     Adopted,
+    /// Pages are about to go from memory to the disk, or back.
+    Moving,
+    /// Some of them have.
+    Moved,
 }
 
 /// All points, by the names that `DORMOUSE_DIE_AT` knows them by.
-pub const POINTS: [(&str, Point); 15] = [
+pub const POINTS: [(&str, Point); 17] = [
     ("pausing", Point::Pausing),
     ("collecting", Point::Collecting),
     ("storing", Point::Storing),
@@ -201,6 +205,8 @@ pub const POINTS: [(&str, Point); 15] = [
     ("packing", Point::Packing),
     ("packed", Point::Packed),
     ("adopted", Point::Adopted),
+    ("moving", Point::Moving),
+    ("moved", Point::Moved),
 ];
 
 /// The sandbox gets to this point; its VMM may be killed there.

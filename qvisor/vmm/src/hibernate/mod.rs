@@ -11,6 +11,7 @@ mod ignored;
 mod image;
 pub mod injection;
 mod lists;
+mod moving;
 mod parent;
 mod plan;
 mod settling;
@@ -27,14 +28,17 @@ use abi::hostcall::{self as hc, HibernateReport};
 use serde::{Deserialize, Serialize};
 use swap::{PageId, Stat, Stored, SwapError, SwapFileError};
 
-pub use self::home::HomePlan;
 use self::home::PagesHome;
+pub use self::home::{BaseInMemory, HomePlan};
 pub use self::ignored::Ignored;
 use self::injection::Point;
 use self::lists::Outgoing;
+use self::moving::Moving;
+pub use self::moving::{HomeState, MoveCause, Moved, Told};
 pub use self::parent::{FileId, KnownParent};
 pub use self::plan::{
-    AWAKE_AT_MOST, Codec, CodecError, DEFAULT_DIR, ExecProbe, Outbound, Reap, SwapPlan, Wishes,
+    AWAKE_AT_MOST, Codec, CodecError, DEFAULT_DIR, ExecProbe, HomePolicy, Outbound, Reap, SwapPlan, Tier,
+    Wishes,
 };
 use self::settling::Settling;
 pub(crate) use self::staying::ImagePages;
@@ -51,6 +55,10 @@ pub enum HomeError {
     File(#[from] SwapFileError),
     #[error("cannot use IAA: {0} (or choose another codec)")]
     Accelerator(#[from] iaa::Unusable),
+    #[error("cannot watch the pressure of memory: /proc/pressure/memory: {0}; leave --memory-pressure out")]
+    Pressure(#[source] std::io::Error),
+    #[error("pages that are encrypted are not kept in memory; leave --encrypt out, or use --home disk")]
+    Sealed,
 }
 
 /// Figures of a hibernation. Times in microseconds.
@@ -68,6 +76,11 @@ pub struct Hibernated {
     /// Packed at once: because they are sealed, or the limit left no room.
     #[serde(default)]
     pub packed_bytes: u64,
+    /// Pages kept in memory, and the bytes that all pages take there.
+    #[serde(default)]
+    pub memory_pages: u64,
+    #[serde(default)]
+    pub memory_bytes: u64,
     /// Free memory and free kernel heap given back.
     pub freed_bytes: u64,
     pub heap_bytes: u64,
@@ -114,8 +127,8 @@ impl Packed {
     }
 }
 
-/// Told how packing came out, unless a wake ended it.
-type Listener = Box<dyn Fn(Result<Packed, String>) + Send + Sync>;
+/// Told what became of pages while the sandbox slept.
+type Listener = Box<dyn Fn(Told) + Send + Sync>;
 
 /// Figures of a wake. Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,6 +157,7 @@ pub struct Hibernation {
     home: Result<RwLock<PagesHome>, String>,
     plan: SwapPlan,
     settling: Settling,
+    moving: Moving,
     staying: Staying,
     listener: OnceLock<Listener>,
     /// Never held while the disk is read or written.
@@ -160,6 +174,8 @@ struct Figures {
     last: Result<Hibernated, String>,
     stored: Stored,
     store_error: Option<String>,
+    /// Why pages did not move.
+    move_error: Option<String>,
     woken: Woken,
     /// The home's figures at the time when something was last stored.
     home: Vec<Stat>,
@@ -178,12 +194,16 @@ impl Hibernation {
     pub fn open(_: &HostPaths, plan: impl Into<HomePlan>) -> Result<Self, HomeError> {
         let plan = plan.into();
         let own = plan.own.clone();
+        if own.packing.encrypt && own.home.tier == Tier::Memory {
+            return Err(HomeError::Sealed);
+        }
         let engine = accelerator::open(own.packing.codec)?;
         let home = match PagesHome::create(plan, engine) {
             Err(error) if own.dir.is_some() => return Err(error.into()),
             home => home.map_err(|error| error.to_string()),
         };
-        Ok(Self { settling: Settling::new(own.settle, plan::open_turn(&own)), ..Self::new(home, own) })
+        let settling = Settling::new(own.settle, plan::open_turn(&own));
+        Ok(Self { settling, moving: Moving::open(own.pressure)?, ..Self::new(home, own) })
     }
 
     /// Of a sandbox that never hibernates.
@@ -198,6 +218,7 @@ impl Hibernation {
             last: Err("it was never asked to".into()),
             stored: Stored::default(),
             store_error: None,
+            move_error: None,
             woken: Woken::default(),
             home: Vec::new(),
             packing: String::new(),
@@ -206,6 +227,7 @@ impl Hibernation {
             home: home.map(|home| RwLock::new(Rank::Hibernation, home)),
             plan,
             settling: Settling::default(),
+            moving: Moving::default(),
             staying: Staying::default(),
             listener: OnceLock::new(),
             figures: Mutex::new(Rank::HibernationFigures, figures),
@@ -217,8 +239,8 @@ impl Hibernation {
         self.figures.lock()
     }
 
-    /// Says who is told how packing comes out; the first counts.
-    pub fn when_packed(&self, listener: impl Fn(Result<Packed, String>) + Send + Sync + 'static) {
+    /// Says who is told how packing and moving come out; the first counts.
+    pub fn when_told(&self, listener: impl Fn(Told) + Send + Sync + 'static) {
         let _ = self.listener.set(Box::new(listener));
     }
 
@@ -255,6 +277,9 @@ impl Hibernation {
         })
     }
 }
+
+/// So much more than its pages a sandbox may hold in memory (of the headroom of its control group).
+const MEMORY_HEADROOM: u64 = 64 << 20;
 
 const BAD: i64 = -(libc::EFAULT as i64);
 const NONE: i64 = -(libc::ENODEV as i64);
@@ -320,6 +345,10 @@ impl Hibernation {
         }
         let Ok(home) = &self.home else { return NONE };
         let mut home = home.write();
+        // What the pages take in memory now may be held twice until they are stored; the control group has that much beside them.
+        let page_bytes = (working.len() + rest.len()) as u64 * PAGE_SIZE;
+        let spare = memory.user_bytes().saturating_sub(page_bytes) + MEMORY_HEADROOM;
+        home.tiers_mut().memory_mut().into_iter().for_each(|in_memory| in_memory.limit(spare));
         let pages = home.pages_mut();
         match pages.store(&working, &rest) {
             Ok(stored) => {
@@ -330,6 +359,11 @@ impl Hibernation {
                 let mut figures = self.figures();
                 (figures.stored, figures.store_error) = (stored, None);
                 (figures.home, figures.packing) = (home.pages().stats(), home.own().packing());
+                drop(figures);
+                drop(home);
+                if stored.fell_to_disk {
+                    self.tell(Told::Moved(Ok(Moved::without_room(&stored))));
+                }
                 injection::stored();
                 0
             }
@@ -386,6 +420,10 @@ impl Hibernation {
             Fetch::Around | Fetch::Shown => home.read().pages().fetch_around(&mut pages)?,
             Fetch::All | Fetch::Set | Fetch::ShownAll => home.read().pages().fetch(&pages)?,
         };
+        // An image that is written meanwhile takes them from their home.
+        if !pages.is_empty() && !self.staying.is_wanted() {
+            home.read().pages().forget(&pages.iter().map(|page| page.id).collect::<Vec<_>>());
+        }
         match how {
             Fetch::Set => {
                 injection::pass(Point::Prefetched);
@@ -427,7 +465,8 @@ impl Hibernation {
             Reap::On => hc::REAP_FIRST,
             Reap::Stream => hc::REAP_STREAM,
         };
-        how.cast_signed()
+        let at_once = if self.is_in_memory() { hc::REAP_AT_ONCE } else { 0 };
+        (how | at_once).cast_signed()
     }
 
     /// `HIBERNATED`: takes down how a hibernation came out; `None`: `phys` is no place in memory.
@@ -450,6 +489,8 @@ impl Hibernation {
                 swap_bytes: stored.swap_pages * PAGE_SIZE,
                 reap_bytes: stored.reap_pages * PAGE_SIZE,
                 packed_bytes: stored.packed_bytes,
+                memory_pages: stored.memory_pages,
+                memory_bytes: stored.memory_bytes,
                 freed_bytes: report.freed_bytes,
                 heap_bytes: report.heap_bytes,
                 file_chunks: report.file_chunks,

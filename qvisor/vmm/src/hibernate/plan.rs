@@ -10,7 +10,7 @@ use std::time::Duration;
 use abi::address::AddressPrefix;
 use serde::{Deserialize, Serialize};
 use swap::Packing;
-pub use swap::{Codec, CodecError};
+pub use swap::{Codec, CodecError, Tier};
 
 use super::ignored::Ignored;
 use super::timers::Timers;
@@ -69,6 +69,17 @@ pub struct SwapPlan {
     pub packing: Packing,
     /// After how long asleep its pages are packed.
     pub settle: Duration,
+    pub home: HomePolicy,
+    /// See [`Wishes::pressure`].
+    pub pressure: Option<u8>,
+}
+
+/// Where the pages of a sandbox are while it sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HomePolicy {
+    pub tier: Tier,
+    /// After how long asleep they go from memory to the disk; `None`: they stay.
+    pub disk_after: Option<Duration>,
 }
 
 impl Default for SwapPlan {
@@ -89,6 +100,11 @@ pub struct Wishes {
     pub settle: Option<Duration>,
     /// Whether nothing is stored in the clear.
     pub encrypt: Option<bool>,
+    pub home: Option<HomePolicy>,
+    /// The name of a snapshot in memory, or `none`: pages in memory are kept as differences from it.
+    pub base: Option<String>,
+    /// Pages in memory go to the disk while tasks of the host wait for memory for this part of their time, in per cent.
+    pub pressure: Option<u8>,
     /// After how long without a request.
     pub idle_timeout: Option<Duration>,
     /// Who comes from these addresses does not restart the idle time.
@@ -125,6 +141,9 @@ impl Wishes {
             codec: self.codec.or(other.codec),
             settle: self.settle.or(other.settle),
             encrypt: self.encrypt.or(other.encrypt),
+            home: self.home.or(other.home),
+            base: self.base.or(other.base),
+            pressure: self.pressure.or(other.pressure),
             idle_timeout: self.idle_timeout.or(other.idle_timeout),
             idle_ignores: self.idle_ignores.or(other.idle_ignores),
             awake_at_most: self.awake_at_most.or(other.awake_at_most),
@@ -145,7 +164,7 @@ impl Wishes {
 
 impl From<Wishes> for SwapPlan {
     fn from(wishes: Wishes) -> Self {
-        let Wishes { dir, limit_bytes, reap, codec, settle, encrypt, .. } = wishes;
+        let Wishes { dir, limit_bytes, reap, codec, settle, encrypt, home, pressure, .. } = wishes;
         Self {
             dir,
             limit_bytes: limit_bytes.unwrap_or(u64::MAX),
@@ -156,6 +175,8 @@ impl From<Wishes> for SwapPlan {
                 cpus: None,
             },
             settle: settle.unwrap_or(SETTLE),
+            home: home.unwrap_or_default(),
+            pressure,
         }
     }
 }

@@ -13,6 +13,7 @@ use std::{io, thread};
 use swap::{Repacked, Stat};
 
 use super::injection::{self, Point};
+use super::moving::{MoveCause, Told};
 use super::{Hibernation, Packed};
 use crate::footprint;
 use crate::lock::{Mutex, Rank};
@@ -30,6 +31,8 @@ pub struct Settling {
     turn: Option<File>,
     /// Counts sleeps and wakes.
     changes: AtomicU64,
+    /// The number of the sleep, or of the last one.
+    sleep: AtomicU64,
     /// Held by who waits for the time to come.
     waiting: Mutex<()>,
     woken: Condvar,
@@ -50,6 +53,7 @@ impl Settling {
             after,
             turn,
             changes: AtomicU64::new(0),
+            sleep: AtomicU64::new(u64::MAX),
             waiting,
             woken: Condvar::new(),
             packs: AtomicBool::new(false),
@@ -65,6 +69,22 @@ impl Settling {
     pub fn awake(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
         self.woken.notify_all();
+    }
+
+    /// Whoever packs or moves pages gives up soon, for somebody else. Result: its number.
+    pub fn interrupt(&self) -> u64 {
+        let is_asleep = self.asleep().is_some();
+        let number = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
+        if is_asleep {
+            self.sleep.store(number, Ordering::Relaxed);
+        }
+        self.woken.notify_all();
+        number
+    }
+
+    /// The number of the sleep; `None`: the sandbox is awake.
+    pub fn asleep(&self) -> Option<u64> {
+        Some(self.sleep.load(Ordering::Relaxed)).filter(|sleep| self.is(*sleep))
     }
 
     /// Nobody packs from now on: the sandbox is left to another VMM.
@@ -83,12 +103,12 @@ impl Settling {
         self.is(sleep)
     }
 
-    fn is(&self, sleep: u64) -> bool {
+    pub fn is(&self, sleep: u64) -> bool {
         self.changes.load(Ordering::Relaxed) == sleep
     }
 
     /// Waits until nobody else of this process packs; `None`: the sandbox woke. Whoever does was told to end.
-    fn alone(&self, sleep: u64) -> Option<Alone<'_>> {
+    pub fn alone(&self, sleep: u64) -> Option<Alone<'_>> {
         while self.packs.swap(true, Ordering::Acquire) {
             if !self.wait(TURN_EVERY, sleep) {
                 return None;
@@ -98,7 +118,7 @@ impl Settling {
     }
 
     /// Waits for the turn, which only one thread may do; `None`: the sandbox woke, or it does not come.
-    fn turn(&self, sleep: u64) -> Option<Turn<'_>> {
+    pub fn turn(&self, sleep: u64) -> Option<Turn<'_>> {
         let begin = Instant::now();
         loop {
             let Some(file) = &self.turn else { return Some(Turn(None)) };
@@ -117,7 +137,7 @@ impl Settling {
 }
 
 /// The right to ask for the turn.
-struct Alone<'a>(&'a AtomicBool);
+pub struct Alone<'a>(&'a AtomicBool);
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
@@ -126,7 +146,7 @@ impl Drop for Alone<'_> {
 }
 
 /// The turn to pack.
-struct Turn<'a>(Option<&'a File>);
+pub struct Turn<'a>(Option<&'a File>);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
@@ -148,16 +168,33 @@ impl Hibernation {
     pub(crate) fn settle(this: &Arc<Self>) {
         let settling = &this.settling;
         let sleep = settling.changes.fetch_add(1, Ordering::Relaxed) + 1;
+        settling.sleep.store(sleep, Ordering::Relaxed);
         // Whoever waits for an earlier sleep's time.
         settling.woken.notify_all();
-        let packs = this.home.as_ref().is_ok_and(|home| home.read().own().packs());
-        if settling.after == Duration::MAX || !packs {
+        let disk_after = if this.is_in_memory() {
+            Self::watch_pressure(this);
+            this.plan.home.disk_after
+        } else {
+            None
+        };
+        let packs = this.home.as_ref().is_ok_and(|home| {
+            let home = home.read();
+            home.own().packs() && (disk_after.is_some() || !home.own().is_empty())
+        });
+        let after = disk_after.unwrap_or(settling.after);
+        if after == Duration::MAX || disk_after.is_none() && !packs {
             return;
         }
         let this = Arc::clone(this);
         let waiting = move || {
             let settling = &this.settling;
-            if settling.after > Duration::ZERO && !settling.wait(settling.after, sleep) {
+            if after > Duration::ZERO && !settling.wait(after, sleep) {
+                return;
+            }
+            if disk_after.is_some() {
+                this.demote(MoveCause::Time, sleep);
+            }
+            if !packs || !settling.is(sleep) || settling.after == Duration::MAX {
                 return;
             }
             let Some(_alone) = settling.alone(sleep) else { return };
@@ -185,7 +222,7 @@ impl Hibernation {
             Ok(Some(packed)) => self.adopt(packed, sleep, &before),
             Ok(None) => {}
             // What fails stays as it is, and the next sleep tries again.
-            Err(why) => self.tell(Err(format!("its pages cannot be packed: {why}"))),
+            Err(why) => self.tell(Told::Packed(Err(format!("its pages cannot be packed: {why}")))),
         }
         if self.settling.is(sleep) {
             footprint::trim_heap();
@@ -207,13 +244,13 @@ impl Hibernation {
         }
         injection::pass(Point::Adopted);
         if is_adopted {
-            self.tell(Ok(told));
+            self.tell(Told::Packed(Ok(told)));
         }
     }
 
-    fn tell(&self, result: Result<Packed, String>) {
+    pub(super) fn tell(&self, told: Told) {
         if let Some(listener) = self.listener.get() {
-            listener(result);
+            listener(told);
         }
     }
 }

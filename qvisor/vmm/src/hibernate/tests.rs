@@ -7,7 +7,7 @@ use abi::boot::Platform;
 use abi::hostcall::SwapOut;
 use abi::layout::USER_PHYS;
 use swap::io::{Device, Piece};
-use swap::{Packing, SwapHome};
+use swap::{Packing, SwapHome, TieredHome};
 
 use super::*;
 
@@ -16,8 +16,11 @@ const CLASSES: u64 = 0x8000;
 const REQUEST: u64 = 0x9000;
 
 pub(super) fn begin() -> (SandboxMemory, Hibernation) {
+    begin_with(SwapPlan { dir: Some(std::env::temp_dir()), ..SwapPlan::default() })
+}
+
+pub(super) fn begin_with(plan: SwapPlan) -> (SandboxMemory, Hibernation) {
     let memory = SandboxMemory::new(Platform::Kvm, 16 << 20, 4 << 20).unwrap();
-    let plan = SwapPlan { dir: Some(std::env::temp_dir()), ..SwapPlan::default() };
     (memory, Hibernation::open(&HostPaths::of_new_process(), plan).unwrap())
 }
 
@@ -127,7 +130,7 @@ impl Device for Meeting {
 fn threads_fetch_at_once() {
     let memory = begin().0;
     let home = SwapHome::new(Meeting::new(), Meeting::new(), u64::MAX);
-    let hibernation = Hibernation::new(Ok(home.into()), SwapPlan::default());
+    let hibernation = Hibernation::new(Ok(TieredHome::from(home).into()), SwapPlan::default());
     let ids: Vec<PageId> = (1..801).collect();
     sleep(&memory, &hibernation, &ids);
     thread::scope(|scope| {
@@ -191,10 +194,12 @@ fn the_next_sleep_packs_after_the_last_one() {
     let turn = file();
     let other = File::open(format!("/proc/self/fd/{}", turn.as_raw_fd())).unwrap();
     let settling = Settling::new(Duration::ZERO, Some(turn));
-    let hibernation =
-        Arc::new(Hibernation { settling, ..Hibernation::new(Ok(home.into()), SwapPlan::default()) });
+    let hibernation = Arc::new(Hibernation {
+        settling,
+        ..Hibernation::new(Ok(TieredHome::from(home).into()), SwapPlan::default())
+    });
     let (tell, told) = mpsc::channel();
-    hibernation.when_packed(move |result| tell.send(result).unwrap());
+    hibernation.when_told(move |told| tell.send(told).unwrap());
     sleep(&memory, &hibernation, &(1..500).collect::<Vec<_>>());
     Hibernation::settle(&hibernation);
     at_gate.recv().unwrap();
@@ -205,5 +210,5 @@ fn the_next_sleep_packs_after_the_last_one() {
         thread::sleep(Duration::from_millis(10));
     }
     drop(gate);
-    assert!(told.recv_timeout(Duration::from_secs(60)).unwrap().is_ok());
+    assert!(matches!(told.recv_timeout(Duration::from_secs(60)).unwrap(), Told::Packed(Ok(_))));
 }

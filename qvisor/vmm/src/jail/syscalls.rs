@@ -107,7 +107,10 @@ const SET_OPTION: When = Any(&[
 ]);
 /// Gives pages back (MADV_DONTNEED), asks for large ones (MADV_HUGEPAGE), and the C library's guard pages
 /// (MADV_GUARD_INSTALL and _REMOVE).
-const ADVICE: When = OneOf(2, &[libc::MADV_DONTNEED as u32, libc::MADV_HUGEPAGE as u32, 102, 103]);
+const ADVICE: When = OneOf(
+    2,
+    &[libc::MADV_DONTNEED as u32, libc::MADV_HUGEPAGE as u32, libc::MADV_NOHUGEPAGE as u32, 102, 103],
+);
 /// Waiting and waking, on words of our own and on those shared with stubs (FUTEX_WAIT, _WAKE, _WAIT_BITSET; _PRIVATE;
 /// _CLOCK_REALTIME, with which the C library joins threads).
 const FUTEX: When = Masked(

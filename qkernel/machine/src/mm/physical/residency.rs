@@ -15,7 +15,7 @@
 //! content in it.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::hostcall as hc;
 
@@ -29,6 +29,8 @@ use crate::spin::{Once, SpinLock};
 static RESIDENCY: Residency = Residency::new();
 /// Frames the kernel reaches by their address alone; they never leave memory.
 static PINNED: SpinLock<Vec<Frame>> = SpinLock::new(Rank::WorkingSet, Vec::new());
+/// Whether content comes from memory, as the host says at each wake.
+static AT_ONCE: AtomicBool = AtomicBool::new(false);
 /// Tasks that wait for frames on their way, by the frames' numbers.
 static WAITING: [WaitQueue; 16] = [const { WaitQueue::new() }; 16];
 
@@ -405,6 +407,16 @@ pub fn end_stay() {
 /// Another VMM has taken over. No content has stayed in its memory, and it may have another template, or none.
 pub(crate) fn revive() {
     RESIDENCY.begin_elsewhere();
+}
+
+/// Says whether content comes from memory: whoever waits for it does so on its CPU.
+pub fn comes_at_once(at_once: bool) {
+    AT_ONCE.store(at_once, Ordering::Relaxed);
+}
+
+/// Whether content is there before another task could run.
+pub(in crate::mm) fn is_at_once() -> bool {
+    AT_ONCE.load(Ordering::Relaxed)
 }
 
 /// Makes room for the bits; before the first [`mark`].

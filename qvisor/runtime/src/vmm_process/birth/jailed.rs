@@ -104,7 +104,7 @@ fn supervise(
         None => supervisor,
     };
     let supervisor = Arc::new(supervisor);
-    supervisor.watch_packing();
+    supervisor.watch_pages();
     Ok(supervisor)
 }
 

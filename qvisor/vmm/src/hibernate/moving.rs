@@ -1,0 +1,292 @@
+//! Pages on their way between memory and the disk while the sandbox sleeps: after a time, when the host is short of memory, or by order.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use swap::{Home, Stored, SwapError, Tier};
+
+use super::injection::{self, Point};
+use super::{Hibernation, HomeError, Packed, micros};
+
+/// The stack of a thread that moves pages, in bytes.
+const STACK: usize = 96 << 10;
+/// Where the host tells how long tasks have waited for memory (`Documentation/accounting/psi.rst`).
+const PRESSURE: &str = "/proc/pressure/memory";
+/// The time of which a share counts, in microseconds: who has no special rights may ask for multiples of 2 s.
+const WINDOW_US: u64 = 2_000_000;
+/// Least time between two looks at the pressure.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Told of pages that were packed or moved while the sandbox slept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Packed(Result<Packed, String>),
+    Moved(Result<Moved, String>),
+}
+
+/// The reason why pages move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MoveCause {
+    /// There was no room for them in memory.
+    NoRoom,
+    /// The time in memory is over.
+    Time,
+    /// The host is short of memory.
+    Pressure,
+    Order,
+}
+
+/// Figures of a move.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// `disk` or `memory`.
+    pub to: String,
+    pub why: MoveCause,
+    pub moved_pages: u64,
+    /// Bytes that pages take in memory now.
+    pub left_bytes: u64,
+    pub move_us: u64,
+}
+
+impl Moved {
+    /// Pages went to the disk as they were stored.
+    pub(super) fn without_room(stored: &Stored) -> Self {
+        let moved_pages = stored.swap_pages + stored.reap_pages + stored.packed_pages;
+        Self { to: name(Tier::Disk).into(), why: MoveCause::NoRoom, moved_pages, left_bytes: 0, move_us: 0 }
+    }
+}
+
+/// Where pages are, and where they go.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HomeState {
+    /// `disk` or `memory`: where those go that are stored from now on.
+    pub home: String,
+    pub memory_pages: u64,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    /// Some are on their way.
+    pub is_moving: bool,
+    /// Why the last ones did not arrive.
+    pub error: Option<String>,
+}
+
+/// The name of a tier, as options have it.
+pub(super) fn name(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Disk => "disk",
+        Tier::Memory => "memory",
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Moving {
+    /// Ready to be read while the host is short of memory.
+    pressure: Option<File>,
+    is_watched: AtomicBool,
+    /// How many threads move pages, or are about to.
+    movers: AtomicU32,
+}
+
+impl Moving {
+    /// With a watch for tasks that wait for memory for this part of their time, in per cent.
+    pub fn open(pressure: Option<u8>) -> Result<Self, HomeError> {
+        let watch = |percent: u8| {
+            let mut file = File::options().read(true).write(true).open(PRESSURE)?;
+            let wait_us = WINDOW_US / 100 * u64::from(percent.clamp(1, 100));
+            file.write_all(format!("some {wait_us} {WINDOW_US}\0").as_bytes())?;
+            Ok(file)
+        };
+        let pressure = pressure.map(watch).transpose().map_err(HomeError::Pressure)?;
+        Ok(Self { pressure, ..Self::default() })
+    }
+}
+
+/// Waits until the host is short of memory; false: nobody will ever know.
+fn wait_for(pressure: &File, time: Option<Duration>) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd: pressure.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+    let time = time.map_or(-1, |time| i32::try_from(time.as_millis()).unwrap_or(i32::MAX));
+    // SAFETY: the descriptor is the file's, and the place this function's own.
+    match unsafe { libc::poll(&raw mut poll, 1, time) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ if poll.revents & libc::POLLERR != 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        count => Ok(count > 0),
+    }
+}
+
+impl Hibernation {
+    /// Where pages are, and where they go; `None`: it has no home.
+    pub fn home_state(&self) -> Option<HomeState> {
+        let Some(home) = self.home.as_ref().ok()?.try_read() else {
+            // Pages are being stored, or moved.
+            return Some(HomeState { is_moving: true, ..HomeState::default() });
+        };
+        let tiers = home.tiers();
+        let memory = tiers.memory();
+        let error = self.figures().move_error.clone();
+        Some(HomeState {
+            home: name(tiers.goes_to()).into(),
+            memory_pages: memory.map_or(0, |memory| memory.len() as u64),
+            memory_bytes: memory.map_or(0, Home::stored_bytes),
+            disk_bytes: tiers.disk().stored_bytes(),
+            is_moving: self.moving.movers.load(Ordering::Acquire) > 0,
+            error,
+        })
+    }
+
+    /// Whether pages of the sandbox are in memory.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.home
+            .as_ref()
+            .is_ok_and(|home| home.read().tiers().memory().is_some_and(|memory| !memory.is_empty()))
+    }
+
+    /// Sends pages to a tier from now on, and has those that there are moved there.
+    pub fn order_home(this: &Arc<Self>, tier: Tier) -> Result<(), String> {
+        this.home.as_ref().map_err(Clone::clone)?;
+        if this.plan.packing.encrypt && tier == Tier::Memory {
+            return Err("its pages are encrypted, and those are not kept in memory".into());
+        }
+        this.figures().move_error = None;
+        this.moving.movers.fetch_add(1, Ordering::AcqRel);
+        let mover = Arc::clone(this);
+        let work = move || {
+            mover.carry_out(tier);
+            mover.moving.movers.fetch_sub(1, Ordering::AcqRel);
+        };
+        let thread = thread::Builder::new().name("move".into()).stack_size(STACK).spawn(work);
+        thread.map(drop).map_err(|error| {
+            this.moving.movers.fetch_sub(1, Ordering::AcqRel);
+            error.to_string()
+        })
+    }
+
+    fn carry_out(&self, tier: Tier) {
+        let Ok(home) = &self.home else { return };
+        // Whoever packs holds the home until it hears of that.
+        let number = self.settling.interrupt();
+        let is_settled = {
+            let mut home = home.write();
+            home.tiers_mut().send_to(tier);
+            home.tiers().is_settled()
+        };
+        if !is_settled {
+            self.move_alone(MoveCause::Order, number);
+        }
+    }
+
+    /// Sends pages in memory to the disk for the rest of this sleep, in its turn. The next one is in memory again.
+    pub(super) fn demote(&self, cause: MoveCause, sleep: u64) {
+        let Ok(home) = &self.home else { return };
+        let before = {
+            let mut home = home.write();
+            let before = home.tiers().goes_to();
+            home.tiers_mut().send_to(Tier::Disk);
+            before
+        };
+        self.move_alone(cause, sleep);
+        let mut home = home.write();
+        // Somebody may have ordered otherwise meanwhile.
+        if home.tiers().goes_to() == Tier::Disk && self.settling.is(sleep) {
+            home.tiers_mut().send_to(before);
+        }
+    }
+
+    /// Moves pages as long as this goes on, and tells of it.
+    fn move_alone(&self, cause: MoveCause, number: u64) {
+        let Some(_alone) = self.settling.alone(number) else { return };
+        let Ok(home) = &self.home else { return };
+        let (start, mut pages) = (Instant::now(), 0);
+        let tier = home.read().tiers().goes_to();
+        injection::pass(Point::Moving);
+        let result = loop {
+            if !self.settling.is(number) {
+                break Ok(());
+            }
+            match home.write().tiers_mut().move_some() {
+                Ok(0) => break Ok(()),
+                Ok(moved) => pages += moved as u64,
+                Err(error) => break Err(error),
+            }
+            injection::pass(Point::Moved);
+        };
+        let left_bytes = {
+            let home = home.read();
+            home.tiers().rest();
+            home.tiers().memory().map_or(0, Home::stored_bytes)
+        };
+        self.tell(Told::Moved(self.outcome(
+            result,
+            tier,
+            Moved {
+                to: name(tier).into(),
+                why: cause,
+                moved_pages: pages,
+                left_bytes,
+                move_us: micros(start.elapsed()),
+            },
+        )));
+    }
+
+    fn outcome(&self, result: Result<(), SwapError>, tier: Tier, moved: Moved) -> Result<Moved, String> {
+        result.map_err(|error| {
+            let why = format!(
+                "its pages cannot all go to the {}: {error}",
+                match tier {
+                    Tier::Disk => "disk",
+                    Tier::Memory => "memory",
+                }
+            );
+            self.figures().move_error = Some(why.clone());
+            why
+        })?;
+        Ok(moved)
+    }
+
+    /// Watches the pressure of memory from now on, if that was asked for and nobody does.
+    pub(super) fn watch_pressure(this: &Arc<Self>) {
+        if this.moving.pressure.is_none() || this.moving.is_watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let watched = Arc::clone(this);
+        let watch = move || {
+            let Some(pressure) = &watched.moving.pressure else { return };
+            loop {
+                match wait_for(pressure, None) {
+                    Ok(_) => watched.relieve(pressure),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => return,
+                }
+                thread::sleep(LOOK_EVERY);
+            }
+        };
+        if thread::Builder::new().name("pressure".into()).stack_size(STACK).spawn(watch).is_err() {
+            this.moving.is_watched.store(false, Ordering::Release);
+        }
+    }
+
+    /// The host is short of memory: pages go to the disk if the sandbox sleeps. Sandboxes of one swap directory do so in turns, and look
+    /// again when theirs comes late.
+    fn relieve(&self, pressure: &File) {
+        let Some(sleep) = self.settling.asleep().filter(|_| self.is_in_memory()) else { return };
+        let begin = Instant::now();
+        let Some(_turn) = self.settling.turn(sleep) else { return };
+        let is_late = begin.elapsed() > LOOK_EVERY;
+        if is_late && !wait_for(pressure, Some(Duration::from_micros(WINDOW_US))).unwrap_or(false) {
+            return;
+        }
+        self.demote(MoveCause::Pressure, sleep);
+    }
+}
+
+#[cfg(test)]
+#[path = "moving_tests.rs"]
+mod tests;
