@@ -40,7 +40,7 @@ impl Keeper {
             // Its working directory would keep a file system mounted.
             let _ = std::env::set_current_dir("/");
             match take_files(&theirs) {
-                Some(files) => keep(Keeping { socket, _lock: lock, answer, files }, theirs),
+                Some(files) => keep(&Keeping { socket, _lock: lock, answer, files }, theirs),
                 None => process::exit_now(1),
             }
         }
@@ -70,15 +70,24 @@ fn take_files(channel: &UnixStream) -> Option<[OwnedFd; FILES]> {
 }
 
 /// All that a keeper has.
-struct Keeping {
+pub(super) struct Keeping {
     socket: DigestSocket,
     _lock: File,
     answer: Vec<u8>,
     files: [OwnedFd; FILES],
 }
 
+#[cfg(test)]
+impl Keeping {
+    pub(super) fn new(socket: DigestSocket, lock: File, of: &HeldOf, held: &Held) -> io::Result<Self> {
+        let [pages, table, index] = [&held.pages, &held.table, &held.index].map(|file| file.try_clone());
+        let files = [pages?, table?, index?].map(OwnedFd::from);
+        Ok(Self { socket, _lock: lock, answer: serde_json::to_vec(of)?, files })
+    }
+}
+
 /// Answers whoever connects, for ever.
-fn keep(keeping: Keeping, mut starter: UnixStream) -> ! {
+fn keep(keeping: &Keeping, mut starter: UnixStream) -> ! {
     let listener = match keeping.socket.listen() {
         Ok(listener) => listener,
         Err(error) => {
@@ -94,32 +103,39 @@ fn keep(keeping: Keeping, mut starter: UnixStream) -> ! {
         process::exit_now(1);
     }
     footprint::trim();
-    let mut peers = Vec::with_capacity(PEERS_MAX);
+    let mut peers = Peers::default();
     loop {
-        serve(&keeping, &listener, &mut peers);
+        peers.serve(keeping, &listener, -1);
     }
 }
 
-/// Waits for news, and sees to all that have any.
-fn serve(keeping: &Keeping, listener: &UnixListener, peers: &mut Vec<(UnixStream, Instant)>) {
-    let next = peers.iter().map(|(_, until)| until.saturating_duration_since(Instant::now())).min();
-    let timeout_ms = next.map_or(-1, |left| milliseconds(left).saturating_add(1));
-    let accepting = if peers.len() < PEERS_MAX { listener.as_raw_fd() } else { -1 };
-    let fds: Vec<_> = peers.iter().map(|(peer, _)| peer.as_raw_fd()).chain([accepting]).collect();
-    let news = process::wait_any(&fds, timeout_ms);
-    let has_news = |fd: i32| fd >= 0 && news.iter().any(|at| fds.get(*at) == Some(&fd));
-    let is_accepted = has_news(accepting);
-    peers.retain(|(peer, until)| {
-        if has_news(peer.as_raw_fd()) {
-            obey(keeping, peer);
-            return false;
-        }
-        Instant::now() < *until
-    });
-    if is_accepted && let Ok((peer, _)) = listener.accept() {
-        let is_own = process::peer_user(&peer).is_ok_and(|user| user == process::effective_user());
-        if is_own {
-            peers.push((peer, Instant::now() + PATIENCE));
+/// Those who have connected and not said yet what they want, each with the time until which it may.
+#[derive(Default)]
+pub(super) struct Peers(Vec<(UnixStream, Instant)>);
+
+impl Peers {
+    /// Waits for news, so long if nobody is waited for (-1: for ever), and sees to all that have any.
+    pub(super) fn serve(&mut self, keeping: &Keeping, listener: &UnixListener, idle_ms: i32) {
+        let now = Instant::now();
+        let next = self.0.iter().map(|(_, until)| until.saturating_duration_since(now)).min();
+        let timeout_ms = next.map_or(idle_ms, |left| milliseconds(left).saturating_add(1));
+        let accepting = if self.0.len() < PEERS_MAX { listener.as_raw_fd() } else { -1 };
+        let fds: Vec<_> = self.0.iter().map(|(peer, _)| peer.as_raw_fd()).chain([accepting]).collect();
+        let news = process::wait_any(&fds, timeout_ms);
+        let has_news = |fd: i32| news.iter().any(|at| fds.get(*at) == Some(&fd));
+        let is_accepted = has_news(accepting);
+        self.0.retain(|(peer, until)| {
+            if has_news(peer.as_raw_fd()) {
+                obey(keeping, peer);
+                return false;
+            }
+            Instant::now() < *until
+        });
+        if is_accepted && let Ok((peer, _)) = listener.accept() {
+            let is_own = process::peer_user(&peer).is_ok_and(|user| user == process::effective_user());
+            if is_own {
+                self.0.push((peer, Instant::now() + PATIENCE));
+            }
         }
     }
 }

@@ -9,6 +9,8 @@
 
 mod filling;
 mod keeper;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsStr;
 use std::fs::File;
