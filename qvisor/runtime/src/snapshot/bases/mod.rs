@@ -21,6 +21,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use abi::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 use vmm::checkpoint::FileId;
 use vmm::directory::Directory;
@@ -43,6 +44,8 @@ const BEGUN_PATIENCE: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(5);
 /// Most bytes of an answer: the path of a snapshot is in it.
 const ANSWER_MAX: usize = 16 << 10;
+/// The part of the host's free memory that is left to others.
+const LEFT_PART: u64 = 8;
 /// Files of a base.
 const FILES: usize = 3;
 
@@ -187,13 +190,14 @@ impl Store {
         if manifest.files.sealed.is_some() {
             return Err(Unfit::HeldSealed.at(place));
         }
-        let digest = self.digest(place)?;
+        let digest = manifest.digest().map_err(|why| why.at(place))?.to_hex().to_string();
         let directory = Directory::make(&root.path().join(PLACE)).map_err(failed)?;
         let socket = DigestSocket::of(directory, &digest);
         let lock = match lock_or_take(&socket).map_err(failed)? {
             Ok(lock) => lock,
             Err(held) => return Ok(Holding { held, was_held: true }),
         };
+        check_room(manifest.head.pages * PAGE_SIZE).map_err(failed)?;
         let of = HeldOf { name: place.to_string(), digest };
         // It is forked before anything is read: it stays as small as this process is now.
         let keeper = Keeper::fork(socket, lock, &of).map_err(failed)?;
@@ -216,6 +220,18 @@ impl Store {
 fn held_in(directory: Directory, digest: &str) -> io::Result<Option<Held>> {
     let held = Held::take(&DigestSocket::of(directory, digest))?;
     Ok(held.filter(|held| held.digest() == digest))
+}
+
+/// Refuses to take memory that the host has not free, and leaves some to others.
+fn check_room(bytes: u64) -> io::Result<()> {
+    let free = process::available_memory().unwrap_or_else(process::host_memory);
+    if bytes <= free - free / LEFT_PART {
+        return Ok(());
+    }
+    let why = format!(
+        "its pages are {bytes} bytes, and the host has {free} free, of which it keeps an eighth; free some"
+    );
+    Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
 }
 
 /// The lock of a keeper, or the files of the one that has it.
