@@ -102,9 +102,12 @@ fn keep(keeping: &Keeping, mut starter: UnixStream) -> ! {
         keeping.socket.remove();
         process::exit_now(1);
     }
-    footprint::trim();
     let mut peers = Peers::default();
     loop {
+        if peers.0.is_empty() {
+            // It may wait for days.
+            footprint::trim();
+        }
         peers.serve(keeping, &listener, -1);
     }
 }
