@@ -379,7 +379,10 @@ impl Command {
 
     /// Whether processes that it forks go on without it.
     pub fn goes_on(&self) -> bool {
-        matches!(self, Self::Fork(_) | Self::Pool(_)) || matches!(self, Self::Do(args) if args.origin.detach)
+        matches!(
+            self,
+            Self::Fork(_) | Self::Pool(_) | Self::Snapshot { command: SnapshotCommand::Hold { .. } }
+        ) || matches!(self, Self::Do(args) if args.origin.detach)
     }
 
     /// The exit code if it fails by itself.

@@ -4,6 +4,7 @@
 mod accelerator;
 mod args;
 mod background;
+mod bases;
 mod bundle;
 mod choices;
 mod clones;

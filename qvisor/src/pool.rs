@@ -5,7 +5,7 @@
 //! others have taken.
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use runtime::cgroup;
 use runtime::orders;
 use runtime::settings::{NodeConfig, Sharing};
-use runtime::snapshot::Store;
+use runtime::snapshot::{DigestSocket, Store};
 use runtime::state::{Id, Root};
 use runtime::units::parse_size;
-use runtime::{cgroup, control};
 use serde::{Deserialize, Serialize};
 use vmm::descriptor_passing;
 use vmm::directory::Directory;
@@ -38,8 +38,6 @@ use crate::snapshot_args::{ChangedFiles, named_place, parse_ports, parse_sharing
 const DISK_BYTES: u64 = 10 << 30;
 /// The directory of pools in that of the sandboxes' state. No sandbox's name begins with a dot.
 const PLACE: &str = ".pools";
-/// So many letters of the digest of a snapshot's manifest name its pool.
-const DIGEST_LETTERS: usize = 32;
 /// How long whoever asks may take to say what it wants, and to hear the answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a clone may take to begin and fall asleep.
@@ -146,40 +144,6 @@ fn place_of(root: &Root) -> PathBuf {
     root.path().join(PLACE)
 }
 
-/// The socket of a snapshot's pool.
-struct Socket {
-    place: Directory,
-    name: String,
-}
-
-impl Socket {
-    fn of(place: Directory, digest: &str) -> Self {
-        Self { place, name: digest.get(..DIGEST_LETTERS).unwrap_or(digest).to_owned() }
-    }
-
-    fn connect(&self) -> std::io::Result<UnixStream> {
-        let path = self.place.path_by_descriptor().join(&self.name);
-        let socket = control::dial(&path, Instant::now() + PATIENCE)?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(socket)
-    }
-
-    /// Listens there; `None`: somebody else does. The lock is held as long as the result lives.
-    fn listen(&self) -> std::io::Result<Option<(UnixListener, File)>> {
-        let lock = self.place.make_file(&format!("{}.lock", self.name))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-        // One that was killed has left its own.
-        let _ = self.place.remove_file(&self.name);
-        let listener = UnixListener::bind(self.place.path_by_descriptor().join(&self.name))?;
-        listener.set_nonblocking(true)?;
-        Ok(Some((listener, lock)))
-    }
-}
-
 pub fn run(root: &Root, config: Option<&Path>, systemd_cgroup: bool, args: &PoolArgs) -> Result<u8, Failure> {
     let node = NodeConfig::load(config)?;
     let store = Store::of_user(&node)?;
@@ -190,7 +154,8 @@ pub fn run(root: &Root, config: Option<&Path>, systemd_cgroup: bool, args: &Pool
     };
     check_ports(&args.port, size)?;
     let mut opened = store.open(&place, None)?;
-    let socket = Socket::of(Directory::make(&place_of(root)).map_err(failed)?, &opened.digest()?);
+    opened.take_held(root, warn);
+    let socket = DigestSocket::of(Directory::make(&place_of(root)).map_err(failed)?, &opened.digest()?);
     // Which pages it needs is seen when it is used, and that is not here.
     opened.leave_unrecorded();
     let mut hibernation = args.hibernation.wishes()?;
@@ -211,12 +176,13 @@ pub fn run(root: &Root, config: Option<&Path>, systemd_cgroup: bool, args: &Pool
         all_go: None,
     };
     source.check()?;
-    let Some(listening) = socket.listen().map_err(failed)? else {
+    let Some(lock) = socket.lock().map_err(failed)? else {
         return Err(
             format!("cannot make a pool of snapshot {}: there is one; end it first", args.name).into()
         );
     };
-    Pool::new(source, size, listening).keep()
+    let listener = socket.listen().map_err(failed)?;
+    Pool::new(source, size, (listener, lock)).keep()
 }
 
 /// Clones that are ready, and those on their way.
@@ -443,7 +409,7 @@ pub fn take(root: &Root, store: &Store, name: &str, terms: Terms) -> Option<(Bac
     // Mostly there is none, and the manifest is not read for that.
     let place = Directory::open(&place_of(root)).ok()?;
     let digest = store.digest(&named_place(name).ok()?).ok()?;
-    let socket = Socket::of(place, &digest).connect().ok()?;
+    let socket = DigestSocket::of(place, &digest).connect(PATIENCE).ok()?;
     if !tell(&socket, &Wish::Take(terms), None) {
         return None;
     }
@@ -462,7 +428,7 @@ fn show(root: &Root, digest: &str, args: &PoolArgs) -> Result<u8, Failure> {
         return Err("cannot use options of clones to show a pool: add --size to make one".into());
     }
     let place = Directory::open(&place_of(root));
-    let asked = place.and_then(|place| Socket::of(place, digest).connect()).map_err(none)?;
+    let asked = place.and_then(|place| DigestSocket::of(place, digest).connect(PATIENCE)).map_err(none)?;
     tell(&asked, &Wish::Look, None);
     let answer = line_of(&asked, ANSWER_MAX, &mut Vec::new()).unwrap_or_default();
     let shown: Shown = serde_json::from_slice(&answer)

@@ -18,6 +18,7 @@ use vmm::hibernate::{Wishes, micros};
 
 use crate::args::DoArgs;
 use crate::background::{Background, Ports, Source};
+use crate::bases;
 use crate::bundle::coded;
 use crate::clones::{CloneOptions, keep_sealed, run_clone_of};
 use crate::exec;
@@ -100,6 +101,7 @@ pub fn restore(
     let node = NodeConfig::load(config)?;
     let place = place(args.image_path, args.snapshot.as_deref().unwrap_or(&args.id))?;
     let mut opened = Store::of_user(&node)?.open(&place, args.key_file.as_deref())?;
+    opened.take_held(root, warn);
     if let Some(by) = args.prefetch {
         opened.prefetch(by.into())?;
     }
@@ -171,6 +173,7 @@ pub fn run_clone(
         return code;
     }
     let mut opened = store.open(&named_place(name)?, args.origin.key_file.as_deref())?;
+    opened.take_held(root, warn);
     if let Some(by) = args.origin.prefetch {
         opened.prefetch(by.into())?;
     }
@@ -293,6 +296,9 @@ pub fn run(
         SnapshotCommand::Record(args) => {
             snapshot_record::record(&root?, (node, systemd_cgroup), &store, &args)
         }
+        SnapshotCommand::Hold { name } => bases::hold(&root?, &store, &name),
+        SnapshotCommand::Release { name } => bases::release(&root?, &store, &name),
+        SnapshotCommand::Bases { json } => bases::list(&root?, &store, json),
         SnapshotCommand::Remove { name } => {
             store.remove(&snapshot::name(&name)?)?;
             Ok(0)

@@ -212,6 +212,22 @@ pub enum SnapshotCommand {
     },
     /// Record which pages a request needs: a clone begins with the snapshot, CMD runs here meanwhile, and the clone goes
     Record(RecordArgs),
+    /// Hold a snapshot's pages in memory, where all that begin with it from now on have them, until it is released
+    Hold {
+        /// Name of the snapshot, or its directory's absolute path
+        name: String,
+    },
+    /// Hold a snapshot's pages no longer; sandboxes that use them keep them until they end
+    Release {
+        /// Name of the snapshot, its directory's absolute path, or the beginning of the digest that bases shows
+        name: String,
+    },
+    /// List the snapshots that are held in memory, and how many sandboxes use each
+    Bases {
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a snapshot; sandboxes that began with it go on
     Remove { name: String },
 }

@@ -117,6 +117,9 @@ class World:
             container.close()
         for name in self.ids():
             self.dormouse("delete", "--force", name, code=None)
+        if (self.state / ".bases").exists():
+            for base in json.loads(self.dormouse("snapshot", "bases", "--json").stdout):
+                self.dormouse("snapshot", "release", base["digest"], code=None)
         # Empty ones that a faulty command has left: the case has told.
         for group in self.groups(f"{self.tag}-{self.directory.name.rpartition('.')[2]}-*"):
             with contextlib.suppress(OSError):

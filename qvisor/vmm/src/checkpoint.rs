@@ -13,7 +13,7 @@ use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
 pub use swap::write_together;
 pub use swap::{BELOW_MAX, PageKey, PageSums, Style, wipe};
-use swap::{BaseError, FileBase, PackError, StackedBase};
+use swap::{Base, BaseError, Bits, ExportError, FileBase, PackError, StackedBase};
 
 pub use crate::hibernate::{FileId, KnownParent};
 use crate::memory::frames_of;
@@ -125,6 +125,8 @@ pub enum BadImage {
     File(#[from] std::io::Error),
     #[error(transparent)]
     Pack(#[from] PackError),
+    #[error(transparent)]
+    Export(#[from] ExportError),
 }
 
 impl ImageFiles {
@@ -223,6 +225,18 @@ impl ImageFiles {
         let sums = self.sums(head)?;
         swap::pack_base((&self.pages, &sums), how, to, goes_on)?;
         Ok(!sums.present().is_empty())
+    }
+
+    /// Writes all of its pages, those in other files among them, to a file in which each lies by its number, and the table of them to another.
+    /// The pages are not sealed by a key; each is checked when it is read.
+    pub fn write_plain(&self, head: &ImageHead, pages: &File, table: &File) -> Result<(), BadImage> {
+        let sums = self.sums(head)?;
+        let mut all = sums.present().clone();
+        sums.below().iter().flat_map(Bits::ids).for_each(|id| all.set(id));
+        let base = self.open_base(head, None)?;
+        swap::make_room(pages, &all)?;
+        swap::write_set(&all, pages, table, None, &|pages| Ok(base.fetch(pages.to_vec()).map(drop)?))?;
+        Ok(())
     }
 
     /// The kernel's memory, for [`crate::sandbox::Sandbox::load`].

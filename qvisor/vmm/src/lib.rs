@@ -37,6 +37,7 @@ pub mod process;
 pub mod recoverable_copy;
 pub mod request;
 pub mod sandbox;
+pub mod sealed_file;
 pub mod signals;
 pub mod snapshot;
 pub mod successor;

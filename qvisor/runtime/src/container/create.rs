@@ -290,7 +290,9 @@ impl Creation {
         let mut cgroups = make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
         let holder = cgroups.take_holder();
         let state = creating(id, &container);
-        let record = Record::new(&container, &cgroups, &pod, base.digest.clone(), options.clone.as_ref());
+        let held = restore.as_ref().and_then(|plan| plan.base.clone());
+        let of = (base.digest.clone(), held);
+        let record = Record::new(&container, &cgroups, &pod, of, options.clone.as_ref());
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
         self.save_process(&container, &record, cpus).map_err(failed)?;

@@ -75,6 +75,12 @@ pub(super) fn further_described(
     }
 }
 
+/// The digest of the snapshot whose held base the pages of a container's sandbox are of, if it lives.
+#[must_use]
+pub fn base_of(root: &Root, id: &Id) -> Option<String> {
+    root.record::<record::Record>(id)?.base().map(str::to_owned)
+}
+
 /// A container as a snapshot describes it; `None`: its files end with a command, since it has no bundle or is a clone.
 #[must_use]
 pub fn described(root: &Root, id: &Id, state: &OciState) -> Option<Described> {

@@ -36,6 +36,9 @@ pub struct Record {
     /// The digest of the manifest of the snapshot that it begins with.
     #[serde(default)]
     pub(super) snapshot: Option<String>,
+    /// The digest of the snapshot whose held base its pages are of.
+    #[serde(default)]
+    pub(super) base: Option<String>,
     /// It is a clone of the command with this mark, and goes with it.
     #[serde(default)]
     pub(super) clone: Option<String>,
@@ -79,7 +82,7 @@ impl Record {
         container: &ContainerSpec,
         cgroups: &Cgroups,
         pod: &Membership,
-        snapshot: Option<String>,
+        (snapshot, base): (Option<String>, Option<String>),
         clone: Option<&ClonePlan>,
     ) -> Self {
         Self {
@@ -91,6 +94,7 @@ impl Record {
             pod: pod.record(),
             bundle: BundleRecord::from(container),
             snapshot,
+            base,
             clone: clone.map(|clone| clone.mark.clone()),
         }
     }
@@ -98,6 +102,12 @@ impl Record {
     /// A descriptor that stands for the VMM; `None` when it has ended.
     pub(super) fn vmm(&self) -> Option<OwnedFd> {
         living(self.vmm, self.vmm_start)
+    }
+
+    /// The digest of the snapshot whose held base its pages are of, if it lives.
+    #[must_use]
+    pub fn base(&self) -> Option<&str> {
+        self.vmm().and(self.base.as_deref())
     }
 
     /// The container as a snapshot describes it.

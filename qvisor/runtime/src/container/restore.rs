@@ -111,7 +111,8 @@ impl Base {
         let further =
             snapshot.manifest.container.pod.iter().flatten().map(|further| further.number).collect();
         let (files, shares) = snapshot.files(self.template.as_ref())?;
-        Ok(Some(RestorePlan { head, files, shares, page_key, further, told }))
+        let base = snapshot.base_used(self.template.as_ref()).map(str::to_owned);
+        Ok(Some(RestorePlan { head, files, shares, page_key, further, told, base }))
     }
 
     /// Says which pages come back first, or that they are to be recorded.
@@ -161,7 +162,9 @@ fn find(options: &CreateOptions, settings: &Settings) -> Result<Option<Arc<Opene
         (None, FromSnapshot::None) => Ok(None),
         (None, FromSnapshot::Named(name)) => {
             let store = Store::of_user(&options.node)?;
-            Ok(Some(Arc::new(store.open(&Place::Named(name.clone()), None)?)))
+            let mut opened = store.open(&Place::Named(name.clone()), None)?;
+            opened.take_held(&options.root, options.warn);
+            Ok(Some(Arc::new(opened)))
         }
     }
 }

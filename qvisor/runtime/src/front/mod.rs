@@ -246,7 +246,7 @@ fn start(
     };
     drop((theirs, listener));
     // The VMM's alone, or nobody would hear that it has told its working set.
-    plan.restore = None;
+    let base = plan.restore.take().and_then(|restore| restore.base);
     // Made after the fork, so that only this process holds the writing end.
     let started = process::pidfd(vmm).and_then(|pidfd| Ok((pidfd, io::pipe()?)));
     let started = started.and_then(|(pidfd, (reader, writer))| match process::fork()? {
@@ -259,7 +259,8 @@ fn start(
     let (pidfd, leash, ours) = started.map_err(|e| ("starting its watcher", e))?;
     let _ = directories.state.write_state(&state_of(id, &bundle, vmm));
     // Without it there is no snapshot.
-    let _ = CommandRecord::new(&plan, process, vmm).map(|record| directories.state.write_command(&record));
+    let _ =
+        CommandRecord::new(&plan, process, vmm, base).map(|record| directories.state.write_command(&record));
     drop(plan);
     if let Some(terminal) = &terminal {
         terminal.set_raw();

@@ -112,6 +112,7 @@ pub(super) fn of_snapshot(
     let (told, page_key) = (options.opened.start_recording(), options.opened.page_key.clone());
     let template = options.template.as_deref();
     let (files, shares) = options.opened.files(template).map_err(|error| unfit(error.into()))?;
+    let base = options.opened.base_used(template).map(str::to_owned);
     Ok(Plan {
         tree: Tree::CopyOnWrite {
             root,
@@ -133,7 +134,7 @@ pub(super) fn of_snapshot(
         boot,
         pause_hibernates: false,
         is_pod: false,
-        restore: Some(RestorePlan { head, files, shares, page_key, further: Vec::new(), told }),
+        restore: Some(RestorePlan { head, files, shares, page_key, further: Vec::new(), told, base }),
         host_uds: command.host_uds,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, pids: command.pids, disk_bytes: options.disk_bytes }),

@@ -25,11 +25,14 @@ pub struct CommandRecord {
     hostname: String,
     terminal: bool,
     command: DescribedCommand,
+    /// The digest of the snapshot whose held base its pages are of.
+    #[serde(default)]
+    base: Option<String>,
 }
 
 impl CommandRecord {
     /// Of a sandbox whose VMM was forked, and whose first process has these records.
-    pub(super) fn new(plan: &Plan, process: &[u8], vmm: i32) -> Option<Self> {
+    pub(super) fn new(plan: &Plan, process: &[u8], vmm: i32, base: Option<String>) -> Option<Self> {
         let Tree::CopyOnWrite { layer, volumes, .. } = &plan.tree else { return None };
         let network = match plan.network {
             Network::Host => NetworkKind::Host,
@@ -52,6 +55,7 @@ impl CommandRecord {
                 host_uds: plan.host_uds,
                 process: mounts::text_of(process),
             },
+            base,
         })
     }
 
@@ -60,6 +64,12 @@ impl CommandRecord {
     pub fn vmm(&self) -> Option<i32> {
         let lives = self.vmm_start.is_some() && process::start_time(self.vmm) == self.vmm_start;
         lives.then_some(self.vmm)
+    }
+
+    /// The digest of the snapshot whose held base its pages are of, if it lives.
+    #[must_use]
+    pub fn base(&self) -> Option<&str> {
+        self.vmm().and(self.base.as_deref())
     }
 
     /// The sandbox as a snapshot describes it.

@@ -56,6 +56,10 @@ pub enum SnapshotError {
         "cannot share the pages of snapshot {place}: {source}; free some space, or share by --share snapshot"
     )]
     Share { place: Place, source: io::Error },
+    #[error("cannot hold snapshot {place} in memory: {source}")]
+    Hold { place: Place, source: io::Error },
+    #[error("cannot use what is held of snapshot {place}: {source}")]
+    Held { place: Place, source: io::Error },
     #[error("cannot remove snapshot {place}: {source}")]
     Remove { place: Place, source: io::Error },
 }
@@ -91,6 +95,14 @@ pub enum Unfit {
     NoFills,
     #[error("its working set does not lie together in a file; use dormouse snapshot record --together")]
     NotTogether,
+    #[error(
+        "its pages are held in memory, and none has to be read ahead from a file; leave --prefetch reap out"
+    )]
+    HeldTogether,
+    #[error(
+        "its content is sealed, and would lie in memory in the clear; only those made without --key-file can be held"
+    )]
+    HeldSealed,
     #[error("its file {0} was changed or damaged")]
     Changed(String),
     #[error("the changes to files that it has cannot be read: {0}")]

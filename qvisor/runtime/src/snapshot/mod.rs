@@ -12,6 +12,7 @@
 //! On systrap a snapshot's kernel is code in the VMM, so nothing of a snapshot is believed before the seal was found to be
 //! this host's (or this fleet's), and the digests to be those that it covers.
 
+pub mod bases;
 mod below;
 mod digest;
 mod error;
@@ -27,6 +28,7 @@ mod place;
 mod prefetch;
 mod sealing;
 mod sharing;
+mod socket;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -46,5 +48,6 @@ pub use self::manifest::{
 pub use self::place::{Place, name};
 pub use self::prefetch::Prefetch;
 pub use self::sharing::{Recorded, Recorder};
+pub use self::socket::DigestSocket;
 pub use self::store::{Listed, Opened, Store};
 pub use self::working_set::{BadWorkingSet, Recording};

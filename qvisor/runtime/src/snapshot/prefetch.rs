@@ -78,6 +78,9 @@ impl Opened {
 
     /// Has the host read the pages that will be brought first, from the file that is shared if there is one.
     pub(crate) fn read_ahead(&self, template: Option<&File>) {
+        if self.held_for(template).is_some() {
+            return;
+        }
         if let Some(together) = &self.files.together {
             return checkpoint::read_ahead_all(together);
         }
@@ -99,6 +102,7 @@ impl Opened {
             Prefetch::Bpf if self.fills.is_empty() => return Err(Unfit::NoFills.at(&self.place)),
             Prefetch::Bpf => {}
             Prefetch::List => self.fills = Vec::new(),
+            Prefetch::Reap if self.held.is_some() => return Err(Unfit::HeldTogether.at(&self.place)),
             Prefetch::Reap => {
                 let found = self.directory.file_to_read(working_set::TOGETHER);
                 let none = |error: io::Error| match error.kind() {

@@ -43,6 +43,10 @@ impl Store {
             Sharing::Snapshot => None,
             Sharing::Domain(name) => Some(name),
         };
+        let unreadable = |error: io::Error| unfit(Unfit::Unreadable(error));
+        if let (None, Some(held)) = (domain, &opened.held) {
+            return held.pages.try_clone().map(Some).map_err(unreadable);
+        }
         let files = &opened.manifest.files;
         if opened.files.together.is_some() {
             return Err(unfit(Unfit::NotShared(
@@ -60,7 +64,6 @@ impl Store {
                 "other snapshots have some of its pages; make it without --parent",
             )));
         }
-        let unreadable = |error: io::Error| unfit(Unfit::Unreadable(error));
         // Programs are shown pages of it that they execute.
         let mounted = fs::fstatvfs(&opened.files.pages).map_err(|error| unreadable(error.into()))?;
         if mounted.f_flag.contains(fs::StatVfsMountFlags::NOEXEC) {

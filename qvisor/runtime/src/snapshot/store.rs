@@ -13,6 +13,7 @@ use vmm::directory::Directory;
 use vmm::mounts::Changes;
 use vmm::process;
 
+use super::bases::Held;
 use super::below::Parent;
 use super::error::{SnapshotError, Unfit};
 use super::files::check;
@@ -20,7 +21,7 @@ use super::fit::{Host, check_numbers};
 use super::key::Key;
 use super::making::{self, Making};
 use super::manifest::{FileDigest, Files, LENGTH_MAX, MANIFEST, Manifest};
-use super::place::{KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
+use super::place::{INDEX, KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
 use super::prefetch::WorkingSet;
 use super::sealing::ContentKey;
 use super::sharing::Teller;
@@ -31,8 +32,16 @@ use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
 
 /// Files whose size is told.
-const FILES: [&str; 7] =
-    [KERNEL, PAGES, TABLE, ORPHANS, working_set::WORKING_SET, working_set::FILLS, working_set::TOGETHER];
+const FILES: [&str; 8] = [
+    KERNEL,
+    PAGES,
+    TABLE,
+    ORPHANS,
+    working_set::WORKING_SET,
+    working_set::FILLS,
+    working_set::TOGETHER,
+    INDEX,
+];
 
 /// The directory of a user's snapshots, with the key by which they are known.
 #[derive(Clone, Debug)]
@@ -53,7 +62,9 @@ pub struct Opened {
     pub(crate) page_key: Option<PageKey>,
     /// The changes to files with which what begins with it begins, by paths of the host's; and what keeps them there.
     pub changes: Vec<Changes>,
-    _held: Option<Directory>,
+    _kept: Option<Directory>,
+    /// Its pages in memory, if they are held there.
+    pub(super) held: Option<Held>,
     pub(super) working_set: WorkingSet,
     /// The way to record one, if it is wanted.
     pub(super) recording: Option<Recording>,
@@ -134,7 +145,7 @@ impl Store {
     }
 
     /// The directory of a snapshot that is there. It is the caller's, and nobody else may write it.
-    fn found(&self, place: &Place) -> Result<Directory, SnapshotError> {
+    pub(super) fn found(&self, place: &Place) -> Result<Directory, SnapshotError> {
         let found = match place {
             Place::Named(name) => {
                 Directory::open(&self.root).and_then(|root| root.directory(OsStr::new(name.as_str())))
@@ -202,8 +213,8 @@ impl Store {
         };
         let (manifest, files, page_key) = open().map_err(|why| why.at(place))?;
         let layer = manifest.files.layer.as_ref();
-        let held = layer.map(|_| hold::hold(&directory)).transpose();
-        let held = held.map_err(|error| match error.kind() {
+        let kept = layer.map(|_| hold::hold(&directory)).transpose();
+        let kept = kept.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => SnapshotError::Unknown { place: place.clone() },
             _ => Unfit::from(error).at(place),
         })?;
@@ -230,7 +241,8 @@ impl Store {
             files,
             page_key,
             changes,
-            _held: held,
+            _kept: kept,
+            held: None,
             working_set,
             recording,
             fills,
@@ -247,15 +259,7 @@ impl Store {
         let check = || -> Result<Manifest, Wrong> {
             let manifest = manifest_in(&directory, &key)?;
             let content = content_key(key_file, &manifest)?;
-            // All of it is read here, where nothing confines that.
-            check_numbers(&manifest.head)?;
-            let files = files_in(&directory, &manifest)?;
-            let Files { packed, pages_bytes, below, .. } = &manifest.files;
-            if let Some(packed) = packed {
-                let said = FileDigest { bytes: *pages_bytes, digest: packed.digest.clone() };
-                check(&files.pages, &said, PAGES)?;
-            }
-            below::check_packed(&files, below)?;
+            let files = files_to_read(&directory, &manifest)?;
             let files = match &content {
                 Some(content) => content.open_files(&manifest.head, files)?,
                 None => files,
@@ -398,10 +402,23 @@ fn content_key(path: Option<&Path>, manifest: &Manifest) -> Result<Option<Conten
     }
 }
 
-fn manifest_in(directory: &Directory, key: &Key) -> Result<Manifest, Unfit> {
+pub(super) fn manifest_in(directory: &Directory, key: &Key) -> Result<Manifest, Unfit> {
     let mut text = Vec::new();
     directory.file_to_read(MANIFEST)?.take(LENGTH_MAX + 1).read_to_end(&mut text)?;
     Manifest::parse(&text, key)
+}
+
+/// The files of a snapshot whose pages are all going to be read, where nothing confines that.
+pub(super) fn files_to_read(directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Unfit> {
+    check_numbers(&manifest.head)?;
+    let files = files_in(directory, manifest)?;
+    let Files { packed, pages_bytes, below, .. } = &manifest.files;
+    if let Some(packed) = packed {
+        let said = FileDigest { bytes: *pages_bytes, digest: packed.digest.clone() };
+        check(&files.pages, &said, PAGES)?;
+    }
+    below::check_packed(&files, below)?;
+    Ok(files)
 }
 
 /// The files that a manifest describes, if they are as it says. Pages are looked at when they are read.
@@ -421,11 +438,14 @@ fn files_in(directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Un
 }
 
 impl Opened {
-    /// Further descriptors of its files, for another process, with the pages that are shared in place of its own if they are; and whether they
-    /// are.
+    /// Further descriptors of its files, for another process, with the pages that are shared or held in place of its own if they are; and
+    /// whether they are shared.
     pub fn files(&self, template: Option<&File>) -> io::Result<(ImageFiles, bool)> {
         let mut files = self.files.try_clone()?;
-        if let Some(template) = template {
+        if let Some(held) = self.held_for(template) {
+            (files.pages, files.table) = (held.pages.try_clone()?, held.table.try_clone()?);
+            (files.below, files.together) = (Vec::new(), None);
+        } else if let Some(template) = template {
             files.pages = template.try_clone()?;
         }
         Ok((files, template.is_some()))

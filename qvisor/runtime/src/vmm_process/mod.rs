@@ -56,7 +56,7 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let early = early();
     let is_told = plan.restore.as_ref().is_some_and(|restore| restore.told.is_some());
     let (head, image) = match plan.restore.take() {
-        Some(RestorePlan { head, files, shares, page_key, further, told }) => (
+        Some(RestorePlan { head, files, shares, page_key, further, told, base: _ }) => (
             Some((head, shares, page_key, further)),
             files.into_descriptors().into_iter().chain(told).collect(),
         ),

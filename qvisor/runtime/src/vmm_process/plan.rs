@@ -70,6 +70,8 @@ pub struct RestorePlan {
     pub further: Vec<u64>,
     /// Where it tells the working set that it records.
     pub told: Option<OwnedFd>,
+    /// The digest of the snapshot whose held base its pages are of, for its record.
+    pub base: Option<String>,
 }
 
 /// Bounds of a sandbox without a bundle on the host.

@@ -52,7 +52,8 @@ impl Beginning {
         // It comes last.
         let told = if is_told { Some(files.pop()?) } else { None };
         let files = ImageFiles::from_descriptors(files)?;
-        Some(Self::Restore(records, Box::new(RestorePlan { head, files, shares, page_key, further, told })))
+        let plan = RestorePlan { head, files, shares, page_key, further, told, base: None };
+        Some(Self::Restore(records, Box::new(plan)))
     }
 
     fn records(&self) -> &BootSpec {
