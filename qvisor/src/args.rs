@@ -20,6 +20,7 @@ use crate::exec_args::ExecArgs;
 use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
 use crate::fork::ForkArgs;
 use crate::hibernation_args::HibernationArgs;
+use crate::home::HomeArgs;
 use crate::metrics::MetricsArgs;
 use crate::pool::PoolArgs;
 use crate::snapshot_args::{CheckpointArgs, OriginArgs, RestoreArgs, SnapshotCommand, parse_sharing};
@@ -179,6 +180,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Send a sandbox's memory to the disk or to packed memory while it sleeps, or show where it is; does not wake it
+    Home(HomeArgs),
     /// Say what keeps a sandbox awake, and what woke it last; does not wake it
     Why {
         id: String,

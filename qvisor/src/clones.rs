@@ -36,11 +36,13 @@ pub fn run_clone_of(
     let CloneOptions { id, disk_bytes, userns, share, mut hibernation, surroundings } = clone;
     if opened.manifest.container.command.is_some() {
         let template = store.template(&opened, &share.unwrap_or_default())?.map(Arc::new);
+        let compare = store.compared(root, &hibernation, Some((&opened, template.as_deref())))?.map(Arc::new);
         let Surroundings { accepts_changed, ports } = surroundings;
         let options = FromOptions {
             id,
             opened,
             template,
+            compare,
             disk_bytes,
             userns,
             hibernation,

@@ -18,6 +18,7 @@ mod failure;
 mod features;
 mod fork;
 mod hibernation_args;
+mod home;
 mod log;
 mod manual;
 mod metrics;
@@ -103,7 +104,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Doctor { json } => doctor::run(json),
         Command::Do(args) => match args.origin.from.clone() {
             Some(name) => snapshot::run_clone(&root?, config, systemd, &name, *args),
-            None => run::run(&root?, *args),
+            None => run::run(&root?, config, *args),
         },
         Command::Exec(args) => exec::run_in(&root?, *args, preserved),
         Command::List { json, format, quiet } => {
@@ -123,6 +124,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Pool(args) => pool::run(&root?, config, systemd, &args),
         Command::Snapshot { command } => snapshot::run(root.map_err(Into::into), config, systemd, command),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
+        Command::Home(args) => home::run(&root?, &args),
         Command::Why { id, json } => show::why(&root?, &id, json),
         Command::Events { id, stats, interval } => events::events(&root?, &id, stats, interval),
         Command::Top(args) => top::run(&root?, &args),

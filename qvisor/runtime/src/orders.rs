@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use vmm::hibernate::stats::Stats;
 
 use crate::reasons::Reasons;
-use vmm::hibernate::{Hibernated, Reap, Woken};
+use vmm::hibernate::{Hibernated, HomeState, Reap, Tier, Woken};
 
 use crate::cgroup::CgroupError;
 use crate::control::{self, Answer, ContainerUsage, Figures, Order, OrderError};
@@ -35,6 +35,8 @@ pub enum SandboxOrderError {
     Stats { id: String, why: Why },
     #[error("cannot say why sandbox {id} is awake: {why}; see dormouse list")]
     Reasons { id: String, why: Why },
+    #[error("cannot move the pages of sandbox {id}: {why}")]
+    Home { id: String, why: Why },
     #[error("cannot pause sandbox {id}: {why}")]
     Pause { id: String, why: Why },
     #[error("cannot resume sandbox {id}: {why}")]
@@ -110,6 +112,16 @@ pub fn stats(root: &Root, id: &Id) -> Result<Stats, SandboxOrderError> {
     let failed = |why| SandboxOrderError::Stats { id: id.as_str().to_owned(), why };
     let stats = order(root, id, Order::Stats)?.map_err(failed)?.stats;
     stats.map(|stats| *stats).ok_or_else(|| failed(Why::Silent("give any")))
+}
+
+/// Sends a sandbox's pages to a tier, or asks where they are. Does not wake it. Returns at once: those of a sleeper may be on their way.
+pub fn home(root: &Root, id: &Id, to: Option<Tier>) -> Result<HomeState, SandboxOrderError> {
+    let failed = |why| SandboxOrderError::Home { id: id.as_str().to_owned(), why };
+    let in_memory = to.map(|tier| tier == Tier::Memory);
+    match order(root, id, Order::Home { in_memory })?.map_err(failed)?.figures {
+        Some(Figures::Home(state)) => Ok(state),
+        _ => Err(failed(Why::Silent("say where they are"))),
+    }
 }
 
 /// Asks a sandbox what keeps it awake, and what woke it last. Does not wake it.

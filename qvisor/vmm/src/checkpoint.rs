@@ -13,7 +13,7 @@ use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
 pub use swap::write_together;
 pub use swap::{BELOW_MAX, PageKey, PageSums, Style, wipe};
-use swap::{Base, BaseError, Bits, ExportError, FileBase, PackError, StackedBase};
+use swap::{Base, BaseError, Bits, ExportError, FileBase, IndexError, PackError, PageId, StackedBase};
 
 pub use crate::hibernate::{FileId, KnownParent};
 use crate::memory::frames_of;
@@ -127,6 +127,14 @@ pub enum BadImage {
     Pack(#[from] PackError),
     #[error(transparent)]
     Export(#[from] ExportError),
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+/// Makes the index of a base's pages, which lie in a sealed file of memory: page *n* at *n* × 4096, and *n* below `end`.
+pub fn index_pages(pages: File, table: &File, end: PageId) -> Result<Vec<u8>, BadImage> {
+    let sums = PageSums::read(table, end).map_err(BadImage::Pages)?;
+    Ok(FileBase::with_sums(pages, sums).map_err(BadImage::Pages)?.index()?)
 }
 
 impl ImageFiles {

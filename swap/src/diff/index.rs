@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 
+use crate::base::FileBase;
 use crate::mapping::Mapping;
 use crate::page::{PAGE_BYTES, PageBytes, PageId};
 use crate::pool;
@@ -90,6 +91,17 @@ impl Lots {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end.max(1)
+    }
+}
+
+impl FileBase {
+    /// Makes the [index](BaseIndex) of its pages, which are in memory. Result: its bytes.
+    ///
+    /// # Errors
+    /// The host has no randomness to give.
+    pub fn index(&self) -> Result<Vec<u8>, IndexError> {
+        let ids: Vec<PageId> = self.present().ids().collect();
+        BaseIndex::build(&ids, &|id| self.mapped(id), &[0; OF_BYTES])
     }
 }
 

@@ -10,6 +10,7 @@ use abi::boot::Platform;
 use vmm::companions::Companions;
 use vmm::descriptor_passing;
 use vmm::directory::replace_file;
+use vmm::hibernate::BaseInMemory;
 use vmm::hostcall::quota::Quota;
 use vmm::process;
 
@@ -27,6 +28,7 @@ use crate::orders::LimitsRecord;
 use crate::preserved::Preserved;
 use crate::resources::Resources;
 use crate::settings::{Asked, HostUds, NodeConfig, PauseKind, Settings};
+use crate::snapshot::Compared;
 use crate::snapshot::Opened;
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
@@ -182,6 +184,7 @@ struct Shape {
     memory_most_bytes: u64,
     is_pod: bool,
     restore: Option<RestorePlan>,
+    compare: Option<BaseInMemory>,
 }
 
 impl Shape {
@@ -194,11 +197,12 @@ impl Shape {
                 memory_most_bytes: head.memory_most_bytes,
                 is_pod,
                 restore,
+                compare: None,
             },
             None => {
                 let memory_most_bytes =
                     Resources::memory_most_bytes(process::host_memory()).max(memory_bytes);
-                Self { cpus, memory_bytes, memory_most_bytes, is_pod, restore }
+                Self { cpus, memory_bytes, memory_most_bytes, is_pod, restore, compare: None }
             }
         }
     }
@@ -206,7 +210,7 @@ impl Shape {
 
 /// The plan of a sandbox that begins with this container.
 fn sandbox_plan(
-    Shape { cpus, memory_bytes, memory_most_bytes, is_pod, restore }: Shape,
+    Shape { cpus, memory_bytes, memory_most_bytes, is_pod, restore, compare }: Shape,
     bundle: Bundle,
     settings: Settings,
     platform: Platform,
@@ -235,6 +239,7 @@ fn sandbox_plan(
         cgroups,
         bounds: None,
         restore,
+        compare,
         tree: Tree::Bundle(Box::new(bundle)),
     }
 }
@@ -290,7 +295,8 @@ impl Creation {
         let mut cgroups = make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
         let holder = cgroups.take_holder();
         let state = creating(id, &container);
-        let held = restore.as_ref().and_then(|plan| plan.base.clone());
+        let held = base.compared.as_ref().map(|compared| compared.digest.clone());
+        let held = held.or_else(|| restore.as_ref().and_then(|plan| plan.base.clone()));
         let of = (base.digest.clone(), held);
         let record = Record::new(&container, &cgroups, &pod, of, options.clone.as_ref());
         self.record = Some(record.clone());
@@ -299,7 +305,9 @@ impl Creation {
         let console = self.console(options, &container)?;
         let owns_terminal = container.terminal && console.is_none();
         let bundle = Bundle { container, state: state.clone(), clone: options.clone.clone() };
-        let shape = Shape::new(cpus, memory_bytes, record.is_pod, restore);
+        let mut shape = Shape::new(cpus, memory_bytes, record.is_pod, restore);
+        let compare = base.compared.as_ref().map(Compared::try_clone).transpose();
+        shape.compare = compare.map_err(|error| failed(("opening its base", error)))?.map(|one| one.base);
         let plan = ForkPlan::of(pod, shape, bundle, settings, cgroups, &base);
         let channel = self.fork(plan, console, preserved).map_err(failed)?;
         base.read_ahead();

@@ -13,7 +13,7 @@ use super::membership::Membership;
 use crate::control::Restores;
 use crate::oci::{self, ContainerSpec};
 use crate::settings::{FromSnapshot, Settings, Sharing};
-use crate::snapshot::{MountPoint, Opened, Place, SnapshotError, Store, Unfit};
+use crate::snapshot::{Compared, MountPoint, Opened, Place, SnapshotError, Store, Unfit};
 use crate::vmm_process::plan::RestorePlan;
 
 const OF_THE_FIRST: &str =
@@ -26,6 +26,8 @@ pub(super) struct Base {
     pub snapshot: Option<Arc<Opened>>,
     /// Its pages, if it shares them.
     pub template: Option<File>,
+    /// The base in memory that its pages are compared with.
+    pub compared: Option<Compared>,
     /// Of a further container of a pod that does.
     pub further: Option<Restores>,
     /// The digest of the snapshot's manifest.
@@ -44,7 +46,9 @@ impl Base {
             |message| ContainerError::Failed { id: options.id.as_str().to_owned(), message, code: None };
         let plain = || {
             let platform = settings.platform.choose().map_err(|error| failed(error.to_string()))?;
-            Ok(Self { platform, snapshot: None, template: None, further: None, digest: None })
+            let is_first = !matches!(pod, Membership::Further(_));
+            let compared = if is_first { compared(options, settings, None)? } else { None };
+            Ok(Self { platform, snapshot: None, template: None, compared, further: None, digest: None })
         };
         // An annotation is that of all containers of a pod: those that are new there, or whose pod has gone on since, begin as any other.
         let is_new = matches!(pod, Membership::Further(_)) && options.snapshot.is_none();
@@ -78,7 +82,8 @@ impl Base {
                 return Err(failed(OF_THE_FIRST.into()));
             }
             let restores = Restores { number: further.number, or_begins: options.snapshot.is_none() };
-            return Ok(Self { platform, snapshot: None, template: None, further: Some(restores), digest });
+            let further = Some(restores);
+            return Ok(Self { platform, snapshot: None, template: None, compared: None, further, digest });
         }
         check_pod(described.pod.is_some(), pod, options.clone.is_some()).map_err(unfit)?;
         if let Some(name) = &options.snapshot_container {
@@ -90,7 +95,8 @@ impl Base {
         let checked = described.check_bundle(&mounts, container.terminal);
         checked.and_then(|()| manifest.check_limit(memory_bytes)).map_err(unfit)?;
         let template = template(&snapshot, options, settings)?;
-        Ok(Self { platform, snapshot: Some(snapshot), template, further: None, digest })
+        let compared = compared(options, settings, Some((&snapshot, template.as_ref())))?;
+        Ok(Self { platform, snapshot: Some(snapshot), template, compared, further: None, digest })
     }
 
     /// The memory of what begins with a sealed snapshot is to be sealed as well when it comes to the disk.
@@ -154,6 +160,18 @@ fn template(
         }
         _ => template,
     }
+}
+
+/// The base that its pages are compared with.
+fn compared(
+    options: &CreateOptions,
+    settings: &Settings,
+    begins_with: Option<(&Opened, Option<&File>)>,
+) -> Result<Option<Compared>, SnapshotError> {
+    if begins_with.is_none() && settings.hibernation.base.is_none() {
+        return Ok(None);
+    }
+    Store::of_user(&options.node)?.compared(&options.root, &settings.hibernation, begins_with)
 }
 
 fn find(options: &CreateOptions, settings: &Settings) -> Result<Option<Arc<Opened>>, SnapshotError> {

@@ -27,6 +27,7 @@ pub use self::record::CommandRecord;
 use crate::cgroup::{self, Cgroups};
 use crate::control;
 use crate::preserved::Preserved;
+use crate::snapshot::Compared;
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root, StateError};
 use crate::status::Status;
 use crate::stderr_log::LOG_INFO;
@@ -62,9 +63,10 @@ pub fn run(state_root: &Root, options: DoOptions, warn: fn(&str)) -> Result<u8, 
     let id = options.id.clone();
     let layer_root = Root::default_layers()?;
     let pid_file = options.pid_file.clone();
+    let compared = digest_of(options.compare.as_deref());
     let plan = plan::make(options, state_root, &layer_root)?;
     let process = plan.boot.process_records();
-    let mut running = begin(&id, state_root, &layer_root, plan, &process, warn)?;
+    let mut running = begin(&id, state_root, &layer_root, plan, (&process, compared), warn)?;
     Ok(running.wait(&id, pid_file.as_deref(), &|| {})?)
 }
 
@@ -87,6 +89,11 @@ impl<E> Attended<'_, E> {
 }
 
 /// Runs a sandbox that begins with a snapshot of one of `do` until the attended program has ended; result: its exit code. `warn`: as for
+/// The digest of the snapshot whose base pages are compared with.
+fn digest_of(compared: Option<&Compared>) -> Option<String> {
+    compared.map(|compared| compared.digest.clone())
+}
+
 /// [`run`].
 pub fn run_from<E: From<DoError>>(
     state_root: &Root,
@@ -98,9 +105,10 @@ pub fn run_from<E: From<DoError>>(
     // What it sees files through stays as long as this does.
     let _opened = Arc::clone(&options.opened);
     let layer_root = Root::default_layers().map_err(DoError::from)?;
+    let compared = digest_of(options.compare.as_deref());
     let plan = plan::of_snapshot(options, state_root, &layer_root, warn)?;
     let process = plan.boot.process_records();
-    let running = begin(&id, state_root, &layer_root, plan, &process, warn);
+    let running = begin(&id, state_root, &layer_root, plan, (&process, compared), warn);
     let mut running = running.map_err(DoError::from)?;
     let command = match attended {
         Attended::First => return Ok(running.wait(&id, None, &|| {}).map_err(DoError::from)?),
@@ -158,13 +166,13 @@ impl Running {
     }
 }
 
-/// Starts a sandbox. `process`: the records of its first process.
+/// Starts a sandbox. `process`: the records of its first process, and the digest of the snapshot whose base its pages are compared with.
 fn begin(
     id: &Id,
     state_root: &Root,
     layer_root: &Root,
     mut plan: Plan,
-    process: &[u8],
+    process: (&[u8], Option<String>),
     warn: fn(&str),
 ) -> Result<Running, FrontError> {
     let state = state_root.claim(id)?;
@@ -212,7 +220,7 @@ fn start(
     id: &Id,
     directories: &Directories,
     mut plan: Plan,
-    process: &[u8],
+    (process, compared): (&[u8], Option<String>),
 ) -> Result<(Front, OwnedFd, OwnedFd), Failed> {
     let bundle = match &plan.tree {
         Tree::CopyOnWrite { root, .. } => root.clone(),
@@ -245,8 +253,10 @@ fn start(
         )
     };
     drop((theirs, listener));
+    plan.compare = None;
     // The VMM's alone, or nobody would hear that it has told its working set.
-    let base = plan.restore.take().and_then(|restore| restore.base);
+    let restore = plan.restore.take();
+    let base = compared.or(restore.and_then(|restore| restore.base));
     // Made after the fork, so that only this process holds the writing end.
     let started = process::pidfd(vmm).and_then(|pidfd| Ok((pidfd, io::pipe()?)));
     let started = started.and_then(|(pidfd, (reader, writer))| match process::fork()? {

@@ -15,7 +15,7 @@ use super::error::FrontError;
 use crate::platform::{PlatformChoice, PlatformChoiceError};
 use crate::resources::MEMORY_MIN;
 use crate::settings::HostUds;
-use crate::snapshot::{Opened, SnapshotError};
+use crate::snapshot::{Compared, Opened, SnapshotError};
 use crate::state::{Id, StateError};
 
 /// A program, and the sandbox it is to run in.
@@ -53,6 +53,8 @@ pub struct DoOptions {
     /// See [`vmm::boot::BootSpec::plain_calls`].
     pub patch_calls: bool,
     pub host_uds: HostUds,
+    /// The base in memory that its pages are compared with.
+    pub compare: Option<Arc<Compared>>,
     pub strace: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
@@ -67,6 +69,8 @@ pub struct FromOptions {
     pub opened: Arc<Opened>,
     /// Its pages, if they are shared with others.
     pub template: Option<Arc<File>>,
+    /// The base in memory that its pages are compared with.
+    pub compare: Option<Arc<Compared>>,
     /// Bytes that what it changes may take up on the host's disk.
     pub disk_bytes: u64,
     pub userns: UserNamespace,

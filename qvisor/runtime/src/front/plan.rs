@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use abi::boot::Platform;
 use vmm::boot::{BootSpec, Creds, Rlimit};
+use vmm::hibernate::BaseInMemory;
 use vmm::jail::mitigations::Mitigations;
 use vmm::mounts::{self, Volume};
 use vmm::process::{self, Terminal};
@@ -17,7 +18,7 @@ use crate::cgroup::Cgroups;
 use crate::environment::set_variables;
 use crate::resources::{MEMORY_MIN, Resources};
 use crate::settings::HostUds;
-use crate::snapshot::{Manifest, Unfit};
+use crate::snapshot::{Compared, Manifest, SnapshotError, Unfit};
 use crate::state::Root;
 use crate::vmm_process::plan::{Bounds, Plan, RestorePlan, Tree, say_wishes, swap_plan};
 
@@ -72,12 +73,19 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         pause_hibernates: false,
         is_pod: false,
         restore: None,
+        compare: compare(options.compare.as_deref())?,
         host_uds: options.host_uds == HostUds::Connect,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, pids: options.pids, disk_bytes: options.disk_bytes }),
         terminal,
         has_leash: options.pid_file.is_some(),
     })
+}
+
+/// The base that pages are compared with, for a VMM.
+fn compare(compared: Option<&Compared>) -> Result<Option<BaseInMemory>, DoError> {
+    let base = compared.map(Compared::try_clone).transpose();
+    Ok(base.map_err(SnapshotError::InMemory)?.map(|compared| compared.base))
 }
 
 /// The plan of a sandbox that begins with a snapshot.
@@ -135,6 +143,7 @@ pub(super) fn of_snapshot(
         pause_hibernates: false,
         is_pod: false,
         restore: Some(RestorePlan { head, files, shares, page_key, further: Vec::new(), told, base }),
+        compare: compare(options.compare.as_deref())?,
         host_uds: command.host_uds,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, pids: command.pids, disk_bytes: options.disk_bytes }),

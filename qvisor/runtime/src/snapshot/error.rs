@@ -103,6 +103,10 @@ pub enum Unfit {
         "its content is sealed, and would lie in memory in the clear; only those made without --key-file can be held"
     )]
     HeldSealed,
+    #[error(
+        "it is not held in memory, as what is kept in memory needs; run dormouse snapshot hold, or use --home disk"
+    )]
+    NotHeld,
     #[error("its file {0} was changed or damaged")]
     Changed(String),
     #[error("the changes to files that it has cannot be read: {0}")]

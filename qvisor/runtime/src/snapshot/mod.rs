@@ -51,3 +51,4 @@ pub use self::sharing::{Recorded, Recorder};
 pub use self::socket::DigestSocket;
 pub use self::store::{Listed, Opened, Store};
 pub use self::working_set::{BadWorkingSet, Recording};
+pub use bases::Compared;

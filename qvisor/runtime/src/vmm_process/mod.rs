@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use vmm::companions::Companions;
 use vmm::footprint;
+use vmm::hibernate::BaseInMemory;
 use vmm::host_paths::HostPaths;
 use vmm::leash::Leash;
 use vmm::process;
@@ -58,16 +59,21 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let (head, image) = match plan.restore.take() {
         Some(RestorePlan { head, files, shares, page_key, further, told, base: _ }) => (
             Some((head, shares, page_key, further)),
-            files.into_descriptors().into_iter().chain(told).collect(),
+            files.into_descriptors().into_iter().chain(told).collect::<Vec<_>>(),
         ),
         None => (None, Vec::new()),
     };
+    let image_count = image.len();
+    let (compare, has) = plan.compare.take().map(BaseInMemory::into_descriptors).unwrap_or_default();
+    let more = image.into_iter().chain(compare).collect();
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
-    let kept = unsafe { keep(channel, listener, lock, companions, preserved, image) };
-    let Ok(Kept { channel, listener, _lock, companions, preserved, more: image }) = kept else {
+    let kept = unsafe { keep(channel, listener, lock, companions, preserved, more) };
+    let Ok(Kept { channel, listener, _lock, companions, preserved, more: mut image }) = kept else {
         process::exit_now(1)
     };
+    let compare = image.split_off(image_count.min(image.len()));
+    plan.compare = BaseInMemory::from_descriptors(compare, has).filter(|_| has != [false; 2]);
     let channel = Arc::new(channel);
     let front_end = FrontEnd { pid: parent, channel: Arc::clone(&channel), listener };
     let sealed = early.map_err(VmmError::Prepare).and_then(|()| {

@@ -8,7 +8,7 @@ use abi::boot::Platform;
 use vmm::boot::BootSpec;
 use vmm::checkpoint::{ImageFiles, ImageHead, PageKey};
 use vmm::companions::Companions;
-use vmm::hibernate::{AWAKE_AT_MOST, ExecProbe, Outbound, SwapPlan, Wishes};
+use vmm::hibernate::{AWAKE_AT_MOST, BaseInMemory, ExecProbe, Outbound, SwapPlan, Wishes};
 use vmm::hostcall::quota::Quota;
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
@@ -54,6 +54,8 @@ pub struct Plan {
     pub is_pod: bool,
     /// The snapshot that it begins with, which has chosen the platform and the sizes.
     pub restore: Option<RestorePlan>,
+    /// The base in memory that its pages are compared with.
+    pub compare: Option<BaseInMemory>,
 }
 
 /// A snapshot that a sandbox begins with.

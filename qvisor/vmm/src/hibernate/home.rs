@@ -2,6 +2,8 @@
 #![deny(unsafe_code)]
 
 use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -186,6 +188,34 @@ pub struct BaseInMemory {
     pub pages: Option<(File, File)>,
     /// Its index, in a sealed file.
     pub index: Option<File>,
+}
+
+impl BaseInMemory {
+    /// The files once more.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let pages = self
+            .pages
+            .as_ref()
+            .map(|(pages, table)| Ok::<_, io::Error>((pages.try_clone()?, table.try_clone()?)));
+        Ok(Self { pages: pages.transpose()?, index: self.index.as_ref().map(File::try_clone).transpose()? })
+    }
+
+    /// Its descriptors; and whether pages, and an index, are among them.
+    #[must_use]
+    pub fn into_descriptors(self) -> (Vec<OwnedFd>, [bool; 2]) {
+        let has = [self.pages.is_some(), self.index.is_some()];
+        let pages = self.pages.into_iter().flat_map(|(pages, table)| [pages, table]);
+        (pages.chain(self.index).map(OwnedFd::from).collect(), has)
+    }
+
+    /// The base that had these descriptors; `None`: there are others.
+    #[must_use]
+    pub fn from_descriptors(descriptors: Vec<OwnedFd>, [has_pages, has_index]: [bool; 2]) -> Option<Self> {
+        let mut files = descriptors.into_iter().map(File::from);
+        let pages = if has_pages { Some((files.next()?, files.next()?)) } else { None };
+        let index = if has_index { Some(files.next()?) } else { None };
+        files.next().is_none().then_some(Self { pages, index })
+    }
 }
 
 /// The home with an engine, if there is one.

@@ -457,6 +457,7 @@ impl Hibernation {
     /// `BEGIN_WAKE`: forgets the last wake; result: how the working set comes back now.
     pub(crate) fn wake_mode(&self) -> i64 {
         self.settling.awake();
+        let at_once = if self.is_in_memory() { hc::REAP_AT_ONCE } else { 0 };
         let mut figures = self.figures();
         figures.woken = Woken::default();
         let how = match figures.reap_now.take().unwrap_or(self.plan.reap) {
@@ -465,7 +466,6 @@ impl Hibernation {
             Reap::On => hc::REAP_FIRST,
             Reap::Stream => hc::REAP_STREAM,
         };
-        let at_once = if self.is_in_memory() { hc::REAP_AT_ONCE } else { 0 };
         (how | at_once).cast_signed()
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{self, Advice};
-use vmm::checkpoint::ImageFiles;
+use vmm::checkpoint::{self, ImageFiles};
 use vmm::directory::Directory;
 use vmm::sealed_file::UnsealedFile;
 
@@ -33,7 +33,8 @@ impl Store {
             files.write_plain(&manifest.head, pages.file(), table.file())?;
             forget(&files);
             let (pages, table) = (pages.seal()?, table.seal()?);
-            let index = build_index(&directory, digest, (&pages, &table))?;
+            let of = (&pages, &table, manifest.head.pages_end());
+            let index = build_index(&directory, digest, of)?;
             Ok((pages, table, index))
         };
         fill().map_err(|why| why.at(place))
@@ -51,7 +52,7 @@ fn forget(files: &ImageFiles) {
 
 /// The index of a base's pages, in a sealed memory file. It is kept in the snapshot's directory as well, where that can be written. One that
 /// is of another snapshot, or damaged, is made anew. It only hints: nothing that it says is believed.
-fn build_index(directory: &Directory, digest: &str, of: (&File, &File)) -> io::Result<File> {
+fn build_index(directory: &Directory, digest: &str, of: (&File, &File, u32)) -> io::Result<File> {
     let index = UnsealedFile::new(c"dormouse-base-index")?;
     let bytes = match kept_index(directory, digest) {
         Some(bytes) => bytes,
@@ -68,10 +69,9 @@ fn build_index(directory: &Directory, digest: &str, of: (&File, &File)) -> io::R
     index.seal()
 }
 
-/// Makes the index of these pages, by their table. There is none yet.
-#[expect(clippy::unnecessary_wraps, reason = "the pages are read for it")]
-fn make_index((_pages, _table): (&File, &File)) -> io::Result<Vec<u8>> {
-    Ok(Vec::new())
+/// Makes the index of these pages, by their table; they have numbers below `end`.
+fn make_index((pages, table, end): (&File, &File, u32)) -> io::Result<Vec<u8>> {
+    checkpoint::index_pages(pages.try_clone()?, table, end).map_err(io::Error::other)
 }
 
 /// The sum of the index of the snapshot with this digest.

@@ -56,6 +56,12 @@ impl Jailed<'_> {
         } = self;
         let FrontEnd { channel, listener, .. } = front_end;
         let hibernation = beginning.home(hibernation)?;
+        let hibernation = match &plan.compare {
+            Some(base) => {
+                hibernation.comparing_with(base, plan.memory_most_bytes).map_err(VmmError::NoHome)?
+            }
+            None => hibernation,
+        };
         let supervisor = supervise(plan, &channel, leash, &events, hibernation, beginning.snapshot())?;
         if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
             take_orders(&supervisor, listener, ids_are_mapped)?;
