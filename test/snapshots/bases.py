@@ -231,7 +231,7 @@ def refused(world):
     world.refused("restore", "--snapshot", name, "--bundle", container.bundle, "--prefetch", "reap", "other", says=("its pages are held in memory",))
     # What is recorded and verified is the snapshot's own.
     world.dormouse("snapshot", "verify", name)
-    world.dormouse("snapshot", "record", name, "--changed-files", "accept", "--together", "--", "/bin/true")
+    world.dormouse("snapshot", "record", name, "--changed-files", "accept", "--together", "--", "/bin/sleep", "0.3")
     check(only(world)["sandboxes"] == 0, f"it shows {only(world)}")
     world.dormouse("snapshot", "release", name)
 
