@@ -231,7 +231,7 @@ def refused(world):
     world.refused("restore", "--snapshot", name, "--bundle", container.bundle, "--prefetch", "reap", "other", says=("its pages are held in memory",))
     # What is recorded and verified is the snapshot's own.
     world.dormouse("snapshot", "verify", name)
-    world.dormouse("snapshot", "record", name, "--changed-files", "accept", "--together", "--", "/bin/true")
+    world.dormouse("snapshot", "record", name, "--changed-files", "accept", "--together", "--", "/bin/sleep", "0.3")
     check(only(world)["sandboxes"] == 0, f"it shows {only(world)}")
     world.dormouse("snapshot", "release", name)
 
@@ -255,17 +255,17 @@ def strangers(world):
     hold(world, name)
     (place,) = sockets(world)
 
-    def ask(user):
+    def files_of(user):
         return subprocess.run((PYTHON, "-c", ASK, place), stdout=subprocess.PIPE, text=True, user=user, group=user, extra_groups=[],
                               check=True, timeout=30).stdout.strip()
-    check(ask(0) == "3 files", f"its user gets {ask(0)}")
-    check(ask(NOBODY) == "PermissionError", f"another user gets {ask(NOBODY)}")
+    check(files_of(0) == "3 files", f"its user gets {files_of(0)}")
+    check(files_of(NOBODY) == "PermissionError", f"another user gets {files_of(NOBODY)}")
     # Even where the host's files would let it in.
     ways_in = [world.state, place.parent]
     for way in ways_in:
         way.chmod(0o755)
     place.chmod(0o777)
-    check(ask(NOBODY) in ("0 files", "ConnectionResetError", "BrokenPipeError"), f"another user gets {ask(NOBODY)}")
+    check(files_of(NOBODY) in ("0 files", "ConnectionResetError", "BrokenPipeError"), f"another user gets {files_of(NOBODY)}")
     for way in ways_in:
         way.chmod(0o700)
     silent = []

@@ -19,7 +19,7 @@ fn held(of: &HeldOf, index: File) -> Held {
     Held { pages: sealed(&[7; 8192]), table: sealed(b"table"), index, of: of.clone() }
 }
 
-/// What a keeper's socket is in, and a thread that answers there.
+/// Runs `body` with a keeper's socket, while a thread answers there.
 fn with_keeper(index: File, body: impl FnOnce(&DigestSocket)) {
     let temp = TempDir::new();
     let open = || DigestSocket::of(Directory::open(temp.path()).unwrap(), DIGEST);
