@@ -94,10 +94,9 @@ impl TieredHome {
         }
     }
 
-    /// Moves some pages to where pages are sent. After an error all pages are where they were, or there. Result: how many were moved; 0: none
-    /// is left to move.
-    pub fn move_some(&mut self) -> Result<usize, SwapError> {
-        match self.goes_to {
+    /// Moves some pages to a tier. After an error all pages are where they were, or there. Result: how many were moved; 0: none is left to move.
+    pub fn move_some(&mut self, tier: Tier) -> Result<usize, SwapError> {
+        match tier {
             Tier::Disk => self.move_to_disk(),
             Tier::Memory => self.move_to_memory(),
         }

@@ -26,7 +26,7 @@ fn comes_back(home: &TieredHome, memory: &Memory) {
 fn move_all(home: &mut TieredHome) -> Result<usize, SwapError> {
     let mut moved = 0;
     loop {
-        match home.move_some()? {
+        match home.move_some(home.goes_to())? {
             0 => return Ok(moved),
             count => moved += count,
         }
@@ -44,7 +44,10 @@ fn pages_move_down_and_up_and_lose_nothing() {
     for tier in [Tier::Disk, Tier::Memory, Tier::Disk] {
         assert!(home.send_to(tier) && !home.is_settled());
         // Half on the way.
-        assert_eq!(home.move_some().unwrap(), if tier == Tier::Disk { 300 } else { MOVED_PAGES });
+        assert_eq!(
+            home.move_some(home.goes_to()).unwrap(),
+            if tier == Tier::Disk { 300 } else { MOVED_PAGES }
+        );
         comes_back(&home, &memory);
         assert_eq!(home.pages().len(), u64::from(PAGES));
         move_all(&mut home).unwrap();
@@ -99,7 +102,7 @@ fn what_is_stored_anew_is_in_one_place() {
     let mut memory = memory();
     home.store(&[], &memory.pages(0..PAGES)).unwrap();
     home.send_to(Tier::Disk);
-    home.move_some().unwrap();
+    home.move_some(home.goes_to()).unwrap();
     home.send_to(Tier::Memory);
     (0..PAGES).step_by(3).for_each(|id| memory.set(id, u64::from(id) + 5000));
     home.store(&memory.pages((0..PAGES).step_by(3)), &[]).unwrap();
@@ -112,7 +115,7 @@ fn what_is_stored_anew_is_in_one_place() {
     comes_back(&home, &memory);
     // What came from memory to stay is not there any more; what came from the disk is.
     home.send_to(Tier::Memory);
-    home.move_some().unwrap();
+    home.move_some(home.goes_to()).unwrap();
     home.forget(&(0..PAGES).collect::<Vec<_>>());
     assert!(home.memory().unwrap().is_empty() && !home.disk().is_empty());
 }

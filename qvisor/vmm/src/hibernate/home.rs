@@ -132,18 +132,8 @@ impl PagesHome {
 
     /// Moves all pages to a tier. Where they go from now on does not change.
     pub fn move_all(&mut self, tier: Tier) -> Result<(), SwapError> {
-        let tiers = self.tiers_mut();
-        let before = tiers.goes_to();
-        tiers.send_to(tier);
-        let moved = loop {
-            match tiers.move_some() {
-                Ok(0) => break Ok(()),
-                Ok(_) => {}
-                Err(error) => break Err(error),
-            }
-        };
-        tiers.send_to(before);
-        moved
+        while self.tiers_mut().move_some(tier)? > 0 {}
+        Ok(())
     }
 
     /// Has pages in memory compared with a base that is in memory: the sandbox's own, or this one, in a sandbox with so many frames.

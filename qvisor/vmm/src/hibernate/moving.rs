@@ -94,6 +94,8 @@ pub(super) struct Moving {
     is_watched: AtomicBool,
     /// How many threads move pages, or are about to.
     movers: AtomicU32,
+    /// The last order was for memory.
+    wants_memory: AtomicBool,
 }
 
 impl Moving {
@@ -125,6 +127,8 @@ fn wait_for(pressure: &File, time: Option<Duration>) -> io::Result<bool> {
 impl Hibernation {
     /// Where pages are, and where they go; `None`: it has no home.
     pub fn home_state(&self) -> Option<HomeState> {
+        // First: whoever is told that nothing moves finds what was ordered before.
+        let is_moving = self.moving.movers.load(Ordering::Acquire) > 0;
         let Some(home) = self.home.as_ref().ok()?.try_read() else {
             // Pages are being stored, or moved.
             return Some(HomeState { is_moving: true, ..HomeState::default() });
@@ -137,7 +141,7 @@ impl Hibernation {
             memory_pages: memory.map_or(0, |memory| memory.len() as u64),
             memory_bytes: memory.map_or(0, Home::stored_bytes),
             disk_bytes: tiers.disk().stored_bytes(),
-            is_moving: self.moving.movers.load(Ordering::Acquire) > 0,
+            is_moving,
             error,
         })
     }
@@ -156,10 +160,11 @@ impl Hibernation {
             return Err("its pages are encrypted, and those are not kept in memory".into());
         }
         this.figures().move_error = None;
+        this.moving.wants_memory.store(tier == Tier::Memory, Ordering::Release);
         this.moving.movers.fetch_add(1, Ordering::AcqRel);
         let mover = Arc::clone(this);
         let work = move || {
-            mover.carry_out(tier);
+            mover.carry_out();
             mover.moving.movers.fetch_sub(1, Ordering::AcqRel);
         };
         let thread = thread::Builder::new().name("move".into()).stack_size(STACK).spawn(work);
@@ -169,8 +174,11 @@ impl Hibernation {
         })
     }
 
-    fn carry_out(&self, tier: Tier) {
+    /// Carries out the last order.
+    fn carry_out(&self) {
         let Ok(home) = &self.home else { return };
+        // Threads come in any order.
+        let tier = if self.moving.wants_memory.load(Ordering::Acquire) { Tier::Memory } else { Tier::Disk };
         // Whoever packs holds the home until it hears of that.
         let number = self.settling.interrupt();
         let is_settled = {
@@ -179,39 +187,26 @@ impl Hibernation {
             home.tiers().is_settled()
         };
         if !is_settled {
-            self.move_alone(MoveCause::Order, number);
+            self.move_alone(tier, MoveCause::Order, number);
         }
     }
 
     /// Sends pages in memory to the disk for the rest of this sleep, in its turn. The next one is in memory again.
     pub(super) fn demote(&self, cause: MoveCause, sleep: u64) {
-        let Ok(home) = &self.home else { return };
-        let before = {
-            let mut home = home.write();
-            let before = home.tiers().goes_to();
-            home.tiers_mut().send_to(Tier::Disk);
-            before
-        };
-        self.move_alone(cause, sleep);
-        let mut home = home.write();
-        // Somebody may have ordered otherwise meanwhile.
-        if home.tiers().goes_to() == Tier::Disk && self.settling.is(sleep) {
-            home.tiers_mut().send_to(before);
-        }
+        self.move_alone(Tier::Disk, cause, sleep);
     }
 
     /// Moves pages as long as this goes on, and tells of it.
-    fn move_alone(&self, cause: MoveCause, number: u64) {
+    fn move_alone(&self, tier: Tier, cause: MoveCause, number: u64) {
         let Some(_alone) = self.settling.alone(number) else { return };
         let Ok(home) = &self.home else { return };
         let (start, mut pages) = (Instant::now(), 0);
-        let tier = home.read().tiers().goes_to();
         injection::pass(Point::Moving);
         let result = loop {
             if !self.settling.is(number) {
                 break Ok(());
             }
-            match home.write().tiers_mut().move_some() {
+            match home.write().tiers_mut().move_some(tier) {
                 Ok(0) => break Ok(()),
                 Ok(moved) => pages += moved as u64,
                 Err(error) => break Err(error),
