@@ -56,6 +56,13 @@ pub fn hibernate(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         "written  {written} bytes; {} pages of one word, {} kept",
         done.word_pages, done.kept_pages
     )?;
+    if done.memory_pages > 0 {
+        writeln!(
+            text,
+            "memory   {} pages kept, in {} bytes with others",
+            done.memory_pages, done.memory_bytes
+        )?;
+    }
     writeln!(text, "freed    {} bytes of memory, {} of the kernel's", done.freed_bytes, done.heap_bytes)?;
     let [pause, collect, write, release] =
         [done.pause_us, done.collect_us, done.write_us, done.release_us].map(millis);
@@ -93,6 +100,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         ("in the swap file", memory.swap_file_bytes),
         ("in the REAP file", memory.reap_file_bytes),
         ("in the packed file", memory.packed_file_bytes),
+        ("packed in memory", memory.home_bytes),
         ("read", stats.read_bytes),
         ("written", stats.written_bytes),
         ("copied for patched calls", stats.patched_bytes),

@@ -146,6 +146,7 @@ fn figures(samples: &mut Samples, id: &str, stats: &Stats) {
         ("working-set", memory.working_set_bytes),
         ("vmm-rss", memory.vmm_rss_bytes),
         ("vmm-pss", memory.vmm_pss_bytes),
+        ("home", memory.home_bytes),
     ] {
         samples.add("sandbox_memory_bytes", &[("id", id), ("class", class)], count(bytes));
     }

@@ -38,6 +38,9 @@ pub struct MemoryStats {
     pub reap_file_bytes: u64,
     #[serde(default)]
     pub packed_file_bytes: u64,
+    /// In use by pages that are kept in memory while it sleeps; of the VMM's.
+    #[serde(default)]
+    pub home_bytes: u64,
 }
 
 /// Wakes that took less than `below_us` microseconds, and not less than the class before says.
@@ -304,6 +307,7 @@ pub(crate) fn collect(
             swap_file_bytes: of_home("swap_file_bytes"),
             reap_file_bytes: of_home("reap_file_bytes"),
             packed_file_bytes: of_home("packed_file_bytes"),
+            home_bytes: of_home("memory_bytes"),
         },
         swap_in_faults: get(&counters.swap_in_faults),
         swap_in_pages: get(&counters.swap_in_pages),
