@@ -165,9 +165,29 @@ impl SwapHome {
         self.pages.iter().all(|pages| *pages == 0)
     }
 
-    /// Up to so many of its pages with their classes, those of the REAP file first, in its order; and how many of them are of that.
+    /// Whether it has a page.
     #[must_use]
-    pub fn first(&self, most: usize) -> (Vec<(PageId, Class)>, usize) {
+    pub fn has(&self, id: PageId) -> bool {
+        self.places.get(id).is_some()
+    }
+
+    /// Forgets pages, and takes up as little memory as it can.
+    pub fn remove(&mut self, ids: &[PageId]) {
+        self.progress.change();
+        for id in ids {
+            if let Some(old) = self.places.remove(*id) {
+                self.free(*id, old, false);
+            }
+        }
+        if self.is_empty() {
+            self.places = PageLocations::default();
+        }
+        self.trim();
+    }
+
+    /// Its pages with their classes, those of the REAP file first, in its order; and how many of them are of that.
+    #[must_use]
+    pub fn listed(&self) -> (Vec<(PageId, Class)>, usize) {
         let mut runs = self.places.runs();
         let slot = |run: &Run| match run.at.place {
             PageLocation::Reap(slot) => slot,
@@ -180,9 +200,7 @@ impl SwapHome {
             (run.first..run.first + run.pages).map(move |id| (id, class))
         };
         let of_set: usize = runs[..of_set].iter().map(|run| run.pages as usize).sum();
-        let first: Vec<_> = runs.iter().flat_map(pages).take(most).collect();
-        let of_set = of_set.min(first.len());
-        (first, of_set)
+        (runs.iter().flat_map(pages).collect(), of_set)
     }
 
     fn word(&self, id: PageId) -> u64 {

@@ -78,5 +78,5 @@ pub use stacked::StackedBase;
 pub use sums::PageSums;
 #[cfg(fuzzing)]
 pub use sums::play as play_page_sums;
-pub use tiers::{Tier, TieredHome};
+pub use tiers::{MOVED_PAGES, Moves, Tier, TieredHome};
 pub use together::write_together;

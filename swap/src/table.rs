@@ -154,6 +154,15 @@ impl PageLocations {
         Located::decode(std::mem::replace(&mut chunk.open()[at], to.encode()))
     }
 
+    /// Takes a page out; its location is returned.
+    pub fn remove(&mut self, id: PageId) -> Option<Located> {
+        let (chunk, at) = split(id);
+        let chunk = self.chunks.get_mut(chunk)?.as_mut()?;
+        let found = Located::decode(chunk.code(at))?;
+        chunk.open()[at] = 0;
+        Some(found)
+    }
+
     /// The locations of all pages, in the order of their numbers.
     pub fn runs(&self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();

@@ -1,7 +1,6 @@
 //! A home in memory over one on the disk: pages go to where they are wanted, come from where they are, and move from one to the other while
 //! the sandbox sleeps.
 
-use std::collections::HashSet;
 use std::io::Write;
 use std::os::fd::BorrowedFd;
 
@@ -13,8 +12,10 @@ use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
 use crate::page::{Class, Page, PageId};
 
+/// More pages than these go to the disk first, which takes less time than packing them, and move from there: 32 MiB.
+const AT_ONCE_PAGES: usize = 8192;
 /// Pages that move at a time: 2 MiB.
-const MOVED_PAGES: usize = 512;
+pub const MOVED_PAGES: usize = 512;
 
 /// Where pages are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,14 +31,26 @@ pub enum Tier {
 pub struct TieredHome {
     /// Where pages go that are stored from now on.
     goes_to: Tier,
+    at_once: usize,
     /// `None`: there is none, and all goes to the disk.
     memory: Option<MemoryHome>,
     disk: SwapHome,
 }
 
+/// Pages on their way to a tier.
+#[derive(Debug)]
+pub struct Moves {
+    to: Tier,
+    pages: Vec<(PageId, Class)>,
+    /// So many of them are of the working set.
+    of_set: usize,
+    /// So many have moved, or were not there any more.
+    at: usize,
+}
+
 impl From<SwapHome> for TieredHome {
     fn from(disk: SwapHome) -> Self {
-        Self { goes_to: Tier::Disk, memory: None, disk }
+        Self { goes_to: Tier::Disk, at_once: AT_ONCE_PAGES, memory: None, disk }
     }
 }
 
@@ -94,40 +107,70 @@ impl TieredHome {
         }
     }
 
-    /// Moves some pages to a tier. After an error all pages are where they were, or there. Result: how many were moved; 0: none is left to move.
-    pub fn move_some(&mut self, tier: Tier) -> Result<usize, SwapError> {
-        match tier {
-            Tier::Disk => self.move_to_disk(),
-            Tier::Memory => self.move_to_memory(),
-        }
+    /// The pages that have to move for all to be in a tier, those of the last working set first.
+    #[must_use]
+    pub fn moves(&self, to: Tier) -> Moves {
+        let (pages, of_set) = match (to, &self.memory) {
+            (_, None) => (Vec::new(), 0),
+            (Tier::Disk, Some(memory)) => memory.listed(),
+            (Tier::Memory, Some(_)) => self.disk.listed(),
+        };
+        Moves { to, pages, of_set, at: 0 }
     }
 
-    fn move_to_disk(&mut self) -> Result<usize, SwapError> {
-        let Some(memory) = &self.memory else { return Ok(0) };
+    /// Moves the next pages, as far as they are still elsewhere. After an error all pages are where they were, or there. Result: how many
+    /// have moved; `None`: there are no more.
+    pub fn move_next(&mut self, moves: &mut Moves, most: usize) -> Result<Option<usize>, SwapError> {
+        let left = moves.pages.get(moves.at..).unwrap_or_default();
         // The working set is one piece in its file.
-        let (wanted, of_set) = memory.first(MOVED_PAGES);
+        let most = if moves.at < moves.of_set { most.min(moves.of_set - moves.at) } else { most };
+        let next = &left[..left.len().min(most)];
+        let Some(memory) = self.memory.as_mut().filter(|_| !next.is_empty()) else { return Ok(None) };
+        let disk = &mut self.disk;
+        let is_there = |(id, _): &&(PageId, Class)| match moves.to {
+            Tier::Disk => memory.has(*id),
+            Tier::Memory => disk.has(*id),
+        };
+        let wanted: Vec<(PageId, Class)> = next.iter().filter(is_there).copied().collect();
+        let of_set = if moves.at < moves.of_set { wanted.len() } else { 0 };
         moved(&wanted, |pages| {
-            memory.fetch(pages)?;
             let (set, rest) = pages.split_at(of_set);
-            self.disk.store(set, rest).map(drop)
+            match moves.to {
+                Tier::Disk => memory.fetch(pages).and_then(|_| disk.store(set, rest)).map(drop),
+                Tier::Memory => disk.fetch(pages).and_then(|_| memory.add(set, rest)),
+            }
         })?;
-        memory.forget(&wanted.iter().map(|(id, _)| *id).collect::<Vec<_>>());
-        if memory.is_empty() {
-            memory.rest();
+        let ids: Vec<PageId> = wanted.iter().map(|(id, _)| *id).collect();
+        match moves.to {
+            Tier::Disk => memory.forget(&ids),
+            Tier::Memory => disk.remove(&ids),
         }
-        Ok(wanted.len())
+        moves.at += next.len();
+        Ok(Some(wanted.len()))
     }
 
-    fn move_to_memory(&mut self) -> Result<usize, SwapError> {
-        let Some(memory) = &mut self.memory else { return Ok(0) };
-        let (wanted, of_set) = self.disk.first(MOVED_PAGES);
-        moved(&wanted, |pages| {
-            self.disk.fetch(pages)?;
-            memory.add(&pages[..of_set], &pages[of_set..])
-        })?;
-        let gone: HashSet<PageId> = wanted.iter().map(|(id, _)| *id).collect();
-        self.disk.retain(&mut |id| !gone.contains(&id));
-        Ok(wanted.len())
+    /// Moves all pages to a tier.
+    pub fn move_all(&mut self, to: Tier) -> Result<(), SwapError> {
+        let mut moves = self.moves(to);
+        while self.move_next(&mut moves, MOVED_PAGES)?.is_some() {}
+        Ok(())
+    }
+
+    fn store_on_disk(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
+        let stored = self.disk.store(working_set, rest)?;
+        if let Some(memory) = self.memory.as_ref().filter(|memory| !memory.is_empty()) {
+            memory.forget(&numbers(working_set, rest));
+        }
+        Ok(stored)
+    }
+
+    fn store_in_memory(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
+        let memory = self.memory.as_mut().ok_or(SwapError::NoMemory)?;
+        let stored = memory.store(working_set, rest)?;
+        if !self.disk.is_empty() {
+            self.disk.remove(&numbers(working_set, rest));
+        }
+        Ok(stored)
     }
 
     /// Tells pages in memory from those on the disk.
@@ -135,6 +178,10 @@ impl TieredHome {
         let Some(memory) = &self.memory else { return (Vec::new(), pages.to_vec()) };
         memory.split(pages)
     }
+}
+
+fn numbers(working_set: &[Page], rest: &[Page]) -> Vec<PageId> {
+    working_set.iter().chain(rest).map(|page| page.id).collect()
 }
 
 /// Has `move_them` move pages, with room for their content.
@@ -154,27 +201,20 @@ fn moved(
 
 impl Home for TieredHome {
     fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
-        let ids = || working_set.iter().chain(rest).map(|page| page.id);
-        let mut fell_to_disk = false;
-        if let Some(memory) = self.memory.as_mut().filter(|_| self.goes_to == Tier::Memory) {
-            match memory.store(working_set, rest) {
-                Err(SwapError::Limit { .. }) => fell_to_disk = true,
-                Err(error) => return Err(error),
-                Ok(stored) => {
-                    // What was stored before is replaced, wherever it was.
-                    if !self.disk.is_empty() {
-                        let stored: Bits = ids().collect();
-                        self.disk.retain(&mut |id| !stored.has(id));
-                    }
-                    return Ok(stored);
-                }
+        if self.goes_to == Tier::Disk || self.memory.is_none() {
+            return self.store_on_disk(working_set, rest);
+        }
+        let is_much = working_set.len() + rest.len() > self.at_once;
+        if is_much && let Ok(stored) = self.store_on_disk(working_set, rest) {
+            return Ok(stored);
+        }
+        match self.store_in_memory(working_set, rest) {
+            Err(SwapError::Limit { .. }) => {
+                let stored = self.store_on_disk(working_set, rest)?;
+                Ok(Stored { fell_to_disk: true, ..stored })
             }
+            stored => stored,
         }
-        let stored = self.disk.store(working_set, rest)?;
-        if let Some(memory) = self.memory.as_ref().filter(|memory| !memory.is_empty()) {
-            memory.forget(&ids().collect::<Vec<_>>());
-        }
-        Ok(Stored { fell_to_disk, ..stored })
     }
 
     fn fetch(&self, pages: &[Page]) -> Result<u64, SwapError> {

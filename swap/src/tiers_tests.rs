@@ -23,15 +23,14 @@ fn comes_back(home: &TieredHome, memory: &Memory) {
     }
 }
 
-fn move_all(home: &mut TieredHome) -> Result<usize, SwapError> {
-    let mut moved = 0;
-    loop {
-        match home.move_some(home.goes_to())? {
-            0 => return Ok(moved),
-            count => moved += count,
-        }
-        assert!(moved <= PAGES as usize);
-    }
+fn move_all(home: &mut TieredHome) -> Result<(), SwapError> {
+    home.move_all(home.goes_to())
+}
+
+/// Moves the first pages.
+fn move_some(home: &mut TieredHome) -> usize {
+    let mut moves = home.moves(home.goes_to());
+    home.move_next(&mut moves, MOVED_PAGES).unwrap().unwrap_or(0)
 }
 
 #[test]
@@ -44,23 +43,66 @@ fn pages_move_down_and_up_and_lose_nothing() {
     for tier in [Tier::Disk, Tier::Memory, Tier::Disk] {
         assert!(home.send_to(tier) && !home.is_settled());
         // Half on the way.
-        assert_eq!(
-            home.move_some(home.goes_to()).unwrap(),
-            if tier == Tier::Disk { 300 } else { MOVED_PAGES }
-        );
+        assert_eq!(move_some(&mut home), 300);
         comes_back(&home, &memory);
         assert_eq!(home.pages().len(), u64::from(PAGES));
         move_all(&mut home).unwrap();
         assert!(home.is_settled());
         comes_back(&home, &memory);
         // The working set stays one.
-        let (first, of_set) = match tier {
-            Tier::Disk => home.disk().first(400),
-            Tier::Memory => home.memory().unwrap().first(400),
+        let (listed, of_set) = match tier {
+            Tier::Disk => home.disk().listed(),
+            Tier::Memory => home.memory().unwrap().listed(),
         };
-        assert_eq!((of_set, first[0].0, first[299].0), (300, 600, 899));
+        assert_eq!((of_set, listed[0].0, listed[299].0), (300, 600, 899));
     }
     assert!(home.persist(&mut Vec::new()).is_ok());
+}
+
+#[test]
+fn many_pages_go_to_the_disk_first_unless_it_fails() {
+    let (swap, reap) = (Faulty::good(), Faulty::good());
+    let few = |at_once| {
+        let home = TieredHome::from(disk_home(&swap, &reap))
+            .with_memory(MemoryHome::new(None, u64::MAX), Tier::Memory);
+        TieredHome { at_once, ..home }
+    };
+    let mut memory = memory();
+    let mut home = few(100);
+    home.store(&memory.pages(0..40), &memory.pages(40..100)).unwrap();
+    assert!(home.is_settled());
+    let stored = home.store(&memory.pages(0..40), &memory.pages(40..PAGES)).unwrap();
+    assert!(!stored.fell_to_disk && stored.swap_pages > 0 && !home.is_settled());
+    assert!(home.memory().unwrap().is_empty());
+    comes_back(&home, &memory);
+    move_all(&mut home).unwrap();
+    assert!(home.is_settled());
+    comes_back(&home, &memory);
+    swap.calls_left.store(0, std::sync::atomic::Ordering::Relaxed);
+    let mut home = few(100);
+    home.store(&memory.pages(0..40), &memory.pages(40..PAGES)).unwrap();
+    assert!(home.is_settled());
+    comes_back(&home, &memory);
+}
+
+#[test]
+fn pages_that_are_stored_or_forgotten_meanwhile_do_not_move() {
+    let (mut home, _) = home(u64::MAX);
+    let mut memory = memory();
+    home.store(&[], &memory.pages(0..PAGES)).unwrap();
+    let mut moves = home.moves(Tier::Disk);
+    assert_eq!(home.move_next(&mut moves, 100).unwrap(), Some(100));
+    home.forget(&(100..150).collect::<Vec<_>>());
+    home.retain(&mut |id| id < 400);
+    memory.set(300, 77);
+    home.store(&memory.pages([300]), &[]).unwrap();
+    assert_eq!(home.move_next(&mut moves, 100).unwrap(), Some(50));
+    while home.move_next(&mut moves, 100).unwrap().is_some() {}
+    assert!(home.memory().unwrap().is_empty());
+    assert_eq!(home.pages().ids().collect::<Vec<_>>(), (0..100).chain(150..400).collect::<Vec<_>>());
+    let mut fetched = Memory::new(PAGES as usize);
+    home.fetch(&fetched.pages([300, 399])).unwrap();
+    assert!(fetched.0[300].0 == memory.0[300].0 && fetched.0[399].0 == memory.0[399].0);
 }
 
 #[test]
@@ -102,7 +144,7 @@ fn what_is_stored_anew_is_in_one_place() {
     let mut memory = memory();
     home.store(&[], &memory.pages(0..PAGES)).unwrap();
     home.send_to(Tier::Disk);
-    home.move_some(home.goes_to()).unwrap();
+    move_some(&mut home);
     home.send_to(Tier::Memory);
     (0..PAGES).step_by(3).for_each(|id| memory.set(id, u64::from(id) + 5000));
     home.store(&memory.pages((0..PAGES).step_by(3)), &[]).unwrap();
@@ -115,7 +157,7 @@ fn what_is_stored_anew_is_in_one_place() {
     comes_back(&home, &memory);
     // What came from memory to stay is not there any more; what came from the disk is.
     home.send_to(Tier::Memory);
-    home.move_some(home.goes_to()).unwrap();
+    move_some(&mut home);
     home.forget(&(0..PAGES).collect::<Vec<_>>());
     assert!(home.memory().unwrap().is_empty() && !home.disk().is_empty());
 }

@@ -237,19 +237,17 @@ impl MemoryHome {
         self.len() == 0
     }
 
-    /// Up to so many of its pages with their classes, those of the last working set first, in its order; and how many of them are of that.
+    /// Its pages with their classes, those of the last working set first, in its order; and how many of them are of that.
     #[must_use]
-    pub fn first(&self, most: usize) -> (Vec<(PageId, Class)>, usize) {
+    pub fn listed(&self) -> (Vec<(PageId, Class)>, usize) {
         let state = self.read();
         let with_class = |id: &PageId| state.places.get(id).map(|code| (*id, code.class()));
-        let mut first: Vec<_> = state.set.iter().filter_map(with_class).take(most).collect();
-        if !first.is_empty() {
-            let count = first.len();
-            return (first, count);
-        }
-        first.extend(state.places.iter().take(most).map(|(id, code)| (*id, code.class())));
-        first.sort_unstable_by_key(|(id, _)| *id);
-        (first, 0)
+        let mut listed: Vec<_> = state.set.iter().filter_map(with_class).collect();
+        let (of_set, in_set) = (listed.len(), state.set.iter().copied().collect::<Bits>());
+        let others = state.places.iter().filter(|(id, _)| !in_set.has(**id));
+        listed.extend(others.map(|(id, code)| (*id, code.class())));
+        listed[of_set..].sort_unstable_by_key(|(id, _)| *id);
+        (listed, of_set)
     }
 
     /// Packs a part. `None`: there is no room.

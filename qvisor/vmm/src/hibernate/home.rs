@@ -132,8 +132,7 @@ impl PagesHome {
 
     /// Moves all pages to a tier. Where they go from now on does not change.
     pub fn move_all(&mut self, tier: Tier) -> Result<(), SwapError> {
-        while self.tiers_mut().move_some(tier)? > 0 {}
-        Ok(())
+        self.tiers_mut().move_all(tier)
     }
 
     /// Has pages in memory compared with a base that is in memory: the sandbox's own, or this one, in a sandbox with so many frames.

@@ -21,6 +21,10 @@ const STACK: usize = 96 << 10;
 const PRESSURE: &str = "/proc/pressure/memory";
 /// The time of which a share counts, in microseconds: who has no special rights may ask for multiples of 2 s.
 const WINDOW_US: u64 = 2_000_000;
+/// Pages that move while nobody can fetch any: a wake waits for a few milliseconds.
+const BATCH_PAGES: usize = 256;
+/// Where there is time, a move rests for so many times as long as it works.
+const PACE: u32 = 3;
 /// Least time between two looks at the pressure.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -37,6 +41,8 @@ pub enum Told {
 pub enum MoveCause {
     /// There was no room for them in memory.
     NoRoom,
+    /// They were too many to be packed before the sandbox slept.
+    Many,
     /// The time in memory is over.
     Time,
     /// The host is short of memory.
@@ -191,7 +197,20 @@ impl Hibernation {
         }
     }
 
-    /// Sends pages in memory to the disk for the rest of this sleep, in its turn. The next one is in memory again.
+    /// Brings pages to memory that went to the disk first, since they are many.
+    pub(super) fn lift(&self, sleep: u64) {
+        self.move_alone(Tier::Memory, MoveCause::Many, sleep);
+    }
+
+    /// Whether pages are on the disk that are to be in memory.
+    pub(super) fn is_to_lift(&self) -> bool {
+        self.home.as_ref().is_ok_and(|home| {
+            let home = home.read();
+            home.tiers().goes_to() == Tier::Memory && !home.tiers().is_settled()
+        })
+    }
+
+    /// Sends pages in memory to the disk for the rest of this sleep. The next one is in memory again.
     pub(super) fn demote(&self, cause: MoveCause, sleep: u64) {
         self.move_alone(Tier::Disk, cause, sleep);
     }
@@ -202,16 +221,21 @@ impl Hibernation {
         let Ok(home) = &self.home else { return };
         let (start, mut pages) = (Instant::now(), 0);
         injection::pass(Point::Moving);
+        let mut moves = home.read().tiers().moves(tier);
+        let is_urgent = matches!(cause, MoveCause::Pressure | MoveCause::Order);
         let result = loop {
-            if !self.settling.is(number) {
-                break Ok(());
-            }
-            match home.write().tiers_mut().move_some(tier) {
-                Ok(0) => break Ok(()),
-                Ok(moved) => pages += moved as u64,
+            // Not in idle time: a fetch that waits for the home would wait for whoever computes elsewhere.
+            let batch = Instant::now();
+            match home.write().tiers_mut().move_next(&mut moves, BATCH_PAGES) {
+                Ok(Some(moved)) => pages += moved as u64,
+                Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
             injection::pass(Point::Moved);
+            let rest = if is_urgent { Duration::ZERO } else { batch.elapsed() * PACE };
+            if !self.settling.is(number) || !rest.is_zero() && !self.settling.wait(rest, number) {
+                break Ok(());
+            }
         };
         let left_bytes = {
             let home = home.read();

@@ -96,7 +96,7 @@ impl Settling {
     }
 
     /// Waits so long; false: the sandbox woke.
-    fn wait(&self, time: Duration, sleep: u64) -> bool {
+    pub fn wait(&self, time: Duration, sleep: u64) -> bool {
         let waiting = self.waiting.lock();
         // A wake that comes between is seen the next time.
         let (_guard, _) = waiting.wait_while(&self.woken, time, |_| self.is(sleep));
@@ -171,7 +171,9 @@ impl Hibernation {
         settling.sleep.store(sleep, Ordering::Relaxed);
         // Whoever waits for an earlier sleep's time.
         settling.woken.notify_all();
-        let disk_after = if this.is_in_memory() {
+        // What fell to the disk for lack of room would not find any now.
+        let lifts = this.is_to_lift() && !this.figures().stored.fell_to_disk;
+        let disk_after = if lifts || this.is_in_memory() {
             Self::watch_pressure(this);
             this.plan.home.disk_after
         } else {
@@ -179,20 +181,28 @@ impl Hibernation {
         };
         let packs = this.home.as_ref().is_ok_and(|home| {
             let home = home.read();
-            home.own().packs() && (disk_after.is_some() || !home.own().is_empty())
+            home.own().packs() && (disk_after.is_some() || !lifts && !home.own().is_empty())
         });
         let after = disk_after.unwrap_or(settling.after);
-        if after == Duration::MAX || disk_after.is_none() && !packs {
+        if !lifts && (after == Duration::MAX || disk_after.is_none() && !packs) {
             return;
         }
         let this = Arc::clone(this);
         let waiting = move || {
             let settling = &this.settling;
+            if lifts {
+                let Some(_turn) = settling.turn(sleep) else { return };
+                apart(|| this.lift(sleep));
+            }
+            if after == Duration::MAX || disk_after.is_none() && !packs {
+                return;
+            }
             if after > Duration::ZERO && !settling.wait(after, sleep) {
                 return;
             }
             if disk_after.is_some() {
-                this.demote(MoveCause::Time, sleep);
+                let Some(_turn) = settling.turn(sleep) else { return };
+                apart(|| this.demote(MoveCause::Time, sleep));
             }
             if !packs || !settling.is(sleep) || settling.after == Duration::MAX {
                 return;
@@ -260,6 +270,14 @@ pub(super) fn is_own(file: &File) -> bool {
     // SAFETY: it takes nothing, and cannot fail.
     let user = unsafe { libc::geteuid() };
     file.metadata().is_ok_and(|found| found.is_file() && found.uid() == user)
+}
+
+/// Calls something in a thread with a larger stack, which goes then. Without a thread to be had it is not called.
+fn apart(work: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("move".into()).stack_size(PACKING_STACK);
+        let _ = thread.spawn_scoped(scope, work);
+    });
 }
 
 /// Runs only when nobody else wants to.

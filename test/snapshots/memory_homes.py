@@ -1,0 +1,693 @@
+"""Sandboxes whose pages stay in memory while they sleep: packed, or as differences from a snapshot that is held."""
+import errno
+import hashlib
+import inspect
+import itertools
+import json
+import mmap
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from bases import hold, keepers, lose
+from forks import end, fork
+from lib.command import finish
+from lib.network import free_port
+from lib.outcome import check
+from lib.tree import DORMOUSE
+from lib.waiting import comes, until
+from pods import annotated
+from pools import Pool
+from refusals import small_disk
+from sandboxes import Sandbox
+from seals import new_key
+from world import ANSWER_SECONDS, PYTHON, World, ask_line
+
+PAGE = 4096
+COUNT = 1500
+CLONES = 50
+MOVES = 60
+PATIENCE = 30
+NUMBERS = itertools.count()
+
+
+class Pages:
+    """Pages of all kinds, and changes to them that follow from a word: here they are what they must be in a sandbox."""
+
+    def __init__(self, seed, count, beside=0):
+        self.seed, self.count, self.steps = seed, count, 0
+        self.memory = mmap.mmap(-1, count * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.beside = b"".join(hashlib.shake_128(f"{seed} {piece}".encode()).digest(1 << 20) for piece in range(beside))
+        rng = random.Random(seed)
+        for page in range(count):
+            self.put(page, self.content(rng, page % 6))
+
+    def put(self, page, content):
+        self.memory[page * 4096:page * 4096 + 4096] = content
+
+    def page(self, page):
+        return self.memory[page * 4096:page * 4096 + 4096]
+
+    def content(self, rng, kind):
+        number = rng.getrandbits(64)
+        if kind == 0:
+            return bytes(4096)
+        if kind == 1:
+            return number.to_bytes(8, "little") * 512
+        if kind == 2:
+            return (f"a line of {number}, as text is\n" * 400).encode()[:4096]
+        if kind == 3:
+            return b"".join((number + at * 4711).to_bytes(8, "little") for at in range(512))
+        return hashlib.shake_128(str(number).encode()).digest(4096)
+
+    def step(self, word):
+        rng = random.Random(word)
+        for _ in range(30):
+            page, way = rng.randrange(self.count), rng.randrange(8)
+            if way < 3:
+                at = page * 4096 + rng.randrange(4000)
+                self.memory[at:at + 8] = rng.getrandbits(64).to_bytes(8, "little")
+            elif way == 3:
+                self.put(page, self.page(rng.randrange(self.count)))
+            else:
+                self.put(page, self.content(rng, way - 4))
+        self.steps += 1
+
+    def digest(self):
+        return hashlib.sha256(self.memory).hexdigest() + hashlib.sha256(self.beside).hexdigest()[:16]
+
+    def digests(self):
+        return [hashlib.sha256(self.page(page)).hexdigest()[:8] for page in range(self.count)]
+
+
+SERVES = """
+pages = Pages(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=64)
+while True:
+    client, _ = listener.accept()
+    with client:
+        verb, _, word = client.makefile().readline().strip().partition(" ")
+        said = {} if verb == "hello" else {"before": pages.digest()}
+        if verb == "step":
+            pages.step(word)
+            said["after"] = pages.digest()
+        elif verb == "pages":
+            said["pages"] = pages.digests()
+        elif verb == "drop":
+            pages.beside = b""
+        client.sendall(json.dumps({**said, "steps": pages.steps}).encode() + b"\\n")
+"""
+PROGRAM = f"import hashlib, json, mmap, random, socket, sys\n\n{inspect.getsource(Pages)}\n{SERVES}"
+
+
+class Stamped:
+    """A sandbox whose program has such pages, asked at a port, and a likeness of them."""
+
+    def __init__(self, world, name, port, pages):
+        self.world, self.id, self.port, self.pages = world, name, port, pages
+        # By how often they were changed.
+        self.history = {pages.steps: pages.digest()}
+
+    def asked(self, line):
+        return json.loads(ask_line(self.port, line, PATIENCE))
+
+    def verify(self, said, found, wanted):
+        if found != wanted:
+            are, must = self.asked("pages")["pages"], self.pages.digests()
+            wrong = [page for page, (one, other) in enumerate(zip(are, must)) if one != other]
+            check(False, f"after {said['steps']} steps {self.id} has {len(wrong)} wrong pages now, {wrong[:10]}; its home is {self.home()}")
+
+    def look(self):
+        """Has all pages read."""
+        said = self.asked("look")
+        check(said["steps"] == self.pages.steps, f"{self.id} had {said['steps']} steps, not {self.pages.steps}")
+        self.verify(said, said["before"], self.pages.digest())
+        return self
+
+    def step(self):
+        """Has all pages read, some of them changed, and all read again."""
+        word = f"{self.id} {self.pages.steps}"
+        said, before = self.asked(f"step {word}"), self.pages.digest()
+        self.pages.step(word)
+        self.history[self.pages.steps] = self.pages.digest()
+        check(said["steps"] == self.pages.steps, f"{self.id} had {said['steps']} steps, not {self.pages.steps}")
+        self.verify(said, said["after"], self.pages.digest())
+        check(said["before"] == before, f"{self.id} had wrong pages before step {self.pages.steps}, and all right ones after it")
+        return self
+
+    def sleep(self):
+        self.world.dormouse("hibernate", self.id)
+        return self.home()
+
+    def sleep_in_memory(self):
+        """Result: where its pages are."""
+        home = self.sleep()
+        check(home["home"] == "memory" and home["memory_pages"] > 0 and home["memory_bytes"] > 0 and home["disk_bytes"] == 0,
+              f"asleep, {self.id} has its home at {home}")
+        return home
+
+    def home(self, *to):
+        return json.loads(self.world.dormouse("home", self.id, *to, "--json").stdout)
+
+    def counts(self):
+        return {name: count for name, count in json.loads(self.world.dormouse("stats", "--json", self.id).stdout)["home"].items()
+                if name.startswith("memory_")}
+
+    def end(self):
+        self.world.dormouse("delete", "--force", self.id)
+
+
+def likeness(pages):
+    """The same pages once more."""
+    other = Pages(pages.seed, 1)
+    other.count, other.steps, other.beside = pages.count, pages.steps, pages.beside
+    other.memory = mmap.mmap(-1, pages.count * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    other.memory[:] = pages.memory[:]
+    return other
+
+
+def new_id(world):
+    return f"{world.tag}-{world.directory.name.rpartition('.')[2]}-m{next(NUMBERS)}"
+
+
+def contained(world, *options, seed="one", **more):
+    """A container with stamped pages; result: also what answers."""
+    container = world.container(PYTHON, "/srv/stamped.py", "{port}", seed, COUNT, 0, **more)
+    (container.srv / "stamped.py").write_text(PROGRAM)
+    container.begin(*options)
+    return container, Stamped(world, container.id, container.port, Pages(seed, COUNT)).look()
+
+
+def done(world, *options, seed="one", beside=0, swap=None):
+    """A sandbox of `do` with stamped pages."""
+    port = free_port()
+    sandbox = world.add(Sandbox(world, (PYTHON, "-c", PROGRAM, port, seed, COUNT, beside), *options, root=False))
+    sandbox.spawn("--platform", world.platform, "--swap-dir", swap or world.swap, *options, "--", *sandbox.command)
+    return Stamped(world, sandbox.id, port, Pages(seed, COUNT, beside)).look()
+
+
+def begin_held(world, **more):
+    """A snapshot that is held, the container that it is of, which has ended, and what answered."""
+    container, first = contained(world, **more)
+    first.step()
+    name, _ = container.checkpoint()
+    container.delete()
+    hold(world, name)
+    return container, name, first
+
+
+def of_snapshot(first, name, *options, container=None, swap=None):
+    """A clone, by `do` or as a container."""
+    world, port, new = first.world, free_port(), new_id(first.world)
+    words = ("--port", f"{first.port}={port}", "--swap-dir", swap or world.swap, "--changed-files", "accept", *options)
+    if container is None:
+        said = world.dormouse("do", "--from", name, "--detach", "--id", new, *words).stdout.split()
+        check(said == [new, f"{first.port}={port}"], f"do --from says {said}")
+    else:
+        world.launch("restore", "--detach", "--snapshot", name, "--bundle", container.bundle, *words, new, log=container.log)
+    return Stamped(world, new, port, likeness(first.pages))
+
+
+@contextmanager
+def events_of(one):
+    """Writes down what a sandbox tells; result: what gives those moves of pages that it told so far."""
+    log = one.world.directory / f"{one.id}.events"
+    with open(log, "wb") as output, subprocess.Popen(
+            [str(DORMOUSE), "events", one.id], stdin=subprocess.DEVNULL, stdout=output, env={**os.environ, **one.world.environment}) as command:
+        try:
+            until("a first event", lambda: b"\n" in log.read_bytes(), ANSWER_SECONDS)
+            yield lambda: [event["moved"] for event in map(json.loads, log.read_text().split("\n")[:-1]) if "moved" in event]
+        finally:
+            command.kill()
+
+
+def bytes_in(disk):
+    found = os.statvfs(disk)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+@contextmanager
+def filled_up(disk):
+    """A disk on which no page has room."""
+    filler = disk / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(PAGE))
+        except OSError as why:
+            check(why.errno == errno.ENOSPC, why)
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+def clones(world):
+    """Clones are asked and sleep in turn; what they have in common with their snapshot takes no memory of theirs, and nothing a disk's."""
+    container, name, first = begin_held(world)
+    for share in ("none", "snapshot"):
+        for of_bundle in (None, container):
+            one = of_snapshot(first, name, "--share", share, "--home", "memory", container=of_bundle)
+            one.look()
+            for _ in range(4 * world.rounds):
+                home = one.step().sleep_in_memory()
+                check(home["memory_bytes"] * 2 < home["memory_pages"] * PAGE, f"with --share {share} it has {home}")
+            counts = one.counts()
+            check(counts["memory_xor_pages"] > 0 and counts["memory_xor_pages"] + counts["memory_elsewhere_pages"]
+                  + counts["memory_packed_pages"] > 30, f"with --share {share} it counts {counts}")
+            world.notes.append(f"{home['memory_pages']} pages in {home['memory_bytes'] >> 10} KiB")
+            one.look()
+            world.dormouse("hibernate", one.id)
+            world.dormouse("wake", one.id)
+            one.look().end()
+            world.check_gone(one.id)
+
+
+def without_a_disk(world):
+    """One that sleeps in memory wakes without the snapshot's files, the page cache, and room on the disk; and sleeps again."""
+    container, name, first = begin_held(world)
+    with small_disk(world, 64 << 20) as disk:
+        ones = [of_snapshot(first, name, "--share", share, "--home", "memory", container=of_bundle, swap=disk)
+                for share in ("none", "snapshot") for of_bundle in (None, container)]
+        ones.append(done(world, "--home", "memory", swap=disk))
+        for one in ones:
+            one.step().sleep_in_memory()
+        lose(world, name)
+        Path("/proc/sys/vm/drop_caches").write_text("3\n")
+        with filled_up(disk):
+            for _ in range(world.rounds):
+                for one in ones:
+                    one.step()
+                for one in ones:
+                    one.sleep_in_memory()
+                Path("/proc/sys/vm/drop_caches").write_text("3\n")
+        for one in ones:
+            one.step().sleep_in_memory()
+            one.look()
+            one.end()
+
+
+def plain(world):
+    """A sandbox that begins with no snapshot sleeps some hundred times, and nothing goes to its swap directory."""
+    with small_disk(world, 256 << 20) as disk:
+        one = done(world, "--home", "memory", swap=disk)
+        before = bytes_in(disk)
+        for sleep in range(6 * world.cycles):
+            one.sleep_in_memory()
+            check(bytes_in(disk) == before, f"at sleep {sleep} the disk has {bytes_in(disk) - before} bytes more")
+            if sleep % 5:
+                one.step()
+            else:
+                check(one.asked("hello")["steps"] == one.pages.steps, "it has begun anew")
+        counts = one.counts()
+        check(counts["memory_same_pages"] == counts["memory_xor_pages"] == counts["memory_elsewhere_pages"] == 0, f"it counts {counts}")
+
+
+def on_a_base(world):
+    """Another start of a program is kept as differences from a snapshot that is held, also once that is released, or its keeper gone."""
+    _, name, _ = begin_held(world)
+    container, inside = contained(world, "--home", "memory", "--base", name)
+    ones = [done(world, "--home", "memory", "--base", name), done(world, "--home", "memory", "--base", name, seed="two"), inside]
+    for turn in range(2 * world.rounds):
+        homes = [one.step().sleep_in_memory() for one in ones]
+        for one, home in zip(ones, homes):
+            counts = one.counts()
+            check(counts["memory_xor_pages"] + counts["memory_elsewhere_pages"] > 100, f"at turn {turn} {one.id} counts {counts}")
+            check(home["memory_bytes"] < home["memory_pages"] * PAGE, f"{one.id} has {home}")
+        if turn == 1:
+            world.notes.append("; ".join(f"{home['memory_pages']} pages in {home['memory_bytes'] >> 10} KiB" for home in homes))
+            (keeper,) = keepers(world)
+            os.kill(keeper, signal.SIGKILL)
+            until("it to be gone", lambda: not keepers(world), ANSWER_SECONDS)
+        if turn == 3:
+            hold(world, name)
+            ones.append(done(world, "--home", "memory", "--base", name))
+            world.dormouse("snapshot", "release", name)
+            world.dormouse("snapshot", "remove", name)
+            until("its keeper to be gone", lambda: not keepers(world), ANSWER_SECONDS)
+    for one in ones:
+        one.look()
+    container.close()
+
+
+class Asking(threading.Thread):
+    """Asks a sandbox now and then, so often at most."""
+
+    def __init__(self, one, verb, pause, most=1 << 30):
+        super().__init__(daemon=True)
+        self.one, self.verb, self.pause, self.most = one, verb, pause, most
+        self.times, self.over, self.failure = 0, threading.Event(), None
+
+    def run(self):
+        rng = random.Random(self.one.id)
+        try:
+            while self.times < self.most and not self.over.wait(rng.uniform(0, self.pause)):
+                self.verb()
+                self.times += 1
+        except Exception as failure:
+            self.failure = failure
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, kind, *_):
+        self.over.set()
+        self.join(2 * PATIENCE)
+        if self.failure and kind is None:
+            raise self.failure
+
+
+def moved_by_order(world):
+    """Pages move again and again while it sleeps, and while it wakes; on a full disk they stay where they are."""
+    container, name, first = begin_held(world)
+    with small_disk(world, 128 << 20) as disk:
+        ones = [of_snapshot(first, name, "--share", "snapshot", "--home", "memory", swap=disk),
+                of_snapshot(first, name, "--share", "none", "--home", "memory", container=container, swap=disk),
+                done(world, "--home", "memory", swap=disk), done(world, swap=disk)]
+        for one in ones:
+            rng = random.Random(one.id)
+            one.step().sleep()
+            for _ in range(world.rounds):
+                for _ in range(2):
+                    there = one.home("disk")
+                    check(there["home"] == "disk" and there["memory_pages"] == 0 and there["disk_bytes"] > 0, f"{one.id} has {there}")
+                    back = one.home("memory")
+                    check(back["home"] == "memory" and back["memory_pages"] > 0 and back["disk_bytes"] == 0, f"{one.id} has {back}")
+                one.step().sleep_in_memory()
+                one.home("disk")
+                home = one.step().sleep()
+                check(home["home"] == "disk" and home["memory_pages"] == 0 and home["disk_bytes"] > 0, f"ordered to the disk, it has {home}")
+                check(one.home("memory")["disk_bytes"] == 0, "some pages stay on the disk")
+            asleep = 0
+            with Asking(one, one.step, 0.15) as asking:
+                for _ in range(MOVES):
+                    asleep += world.dormouse("hibernate", one.id, code=None).returncode == 0
+                    for _ in range(rng.randrange(3)):
+                        one.home(rng.choice(("disk", "memory")))
+            check(asleep > MOVES // 8 and asking.times > MOVES // 8, f"it slept {asleep} times, and was asked {asking.times} times")
+            world.notes.append(f"{asleep} sleeps and {asking.times} requests")
+            one.look()
+            one.home("memory")
+            one.sleep_in_memory()
+            with filled_up(disk):
+                why = world.refused("home", one.id, "disk", says=("cannot move the pages", one.id, "No space left"))
+                one.step()
+                one.home("memory")
+                one.sleep_in_memory()
+                one.step()
+            check(len(why) < 300, why)
+            one.sleep_in_memory()
+            check(one.home("disk")["memory_pages"] == 0, f"with room again, it has {one.home()}")
+            one.step()
+            # Room for other ones.
+            one.world.dormouse("kill", one.id, "KILL")
+            until("it to be gone", lambda: world.status(one.id) in ("", "stopped"), ANSWER_SECONDS)
+
+
+def demoted(world):
+    """Pages go to the disk after a time asleep, and the next sleep begins in memory; of one that wakes before none does."""
+    container, name, first = begin_held(world)
+    ones = [of_snapshot(first, name, "--home", "memory,disk:200ms"), of_snapshot(first, name, "--home", "memory,disk:200ms", container=container),
+            done(world, "--home", "memory,disk:200ms")]
+    for one in ones:
+        with events_of(one) as moves:
+            for turn in range(1, 2 * world.rounds):
+                one.step().sleep()
+                until("its move", lambda: len(moves()) == turn, PATIENCE)
+                told = moves()[-1]
+                check(told["to"] == "disk" and told["why"] == "time" and told["moved_pages"] > 0 and told["left_bytes"] == 0, f"it tells {told}")
+                home = one.home()
+                check(home["home"] == "memory" and home["memory_pages"] == 0 and home["disk_bytes"] > 0, f"moved, it has {home}")
+        one.look().end()
+    one = done(world, "--home", "memory,disk:3s")
+    with events_of(one) as moves:
+        for _ in range(world.rounds):
+            since = time.monotonic()
+            one.step().sleep_in_memory()
+            one.step()
+            # A machine that is busy may be slower than that.
+            took = time.monotonic() - since
+            time.sleep(1)
+            check(not moves() or took > 3, f"one that woke before has {moves()}")
+        time.sleep(3)
+        check(not moves() or took > 3, f"awake, it has {moves()}")
+        one.sleep_in_memory()
+        until("its move", lambda: any(told["why"] == "time" and told["moved_pages"] > 0 for told in moves()), PATIENCE)
+    one.look()
+
+
+def refused_in_words(world):
+    """What cannot be is refused in words, and leaves nothing."""
+    container, first = contained(world)
+    name, _ = container.checkpoint(leave=True)
+    held, _ = container.checkpoint()
+    container.delete()
+    before, new = world.ids(), f"{container.id}-x"
+    hold(world, held)
+    from_it = ("restore", "--detach", "--bundle", container.bundle, "--swap-dir", world.swap, "--port", f"{container.port}={free_port()}")
+    do = ("do", "--swap-dir", world.swap, "--id", new)
+    run = ("run", "--detach", "--bundle", container.bundle, "--swap-dir", world.swap)
+    for home in ("memory", "memory,disk:1s"):
+        world.refused(*from_it, "--snapshot", name, "--home", home, new, says=(name, "not held", "snapshot hold"))
+        world.refused(*do, "--from", name, "--home", home, says=(name, "not held", "snapshot hold"))
+        for words in ((*do, "--home", home, "--encrypt", "on", "--", "/bin/true"), (*run, "--home", home, "--encrypt", "on", new),
+                      (*from_it, "--snapshot", held, "--home", home, "--encrypt", "on", new)):
+            world.refused(*words, says=("encrypted", "--home"))
+    with Pool(world, name, 1, "--home", "memory") as pool:
+        until("its end", lambda: pool.command.poll() is not None or "not held" in pool.log.read_text(), PATIENCE)
+        check("not held" in pool.log.read_text() and pool.log.read_text().count("\n") == 1, f"a pool says {pool.log.read_text()!r}")
+    for base, says in (("nobody", "there is none"), (name, "not held")):
+        world.refused(*do, "--home", "memory", "--base", base, "--", "/bin/true", says=(base, says))
+        world.refused(*run, "--home", "memory", "--base", base, new, says=(base, says))
+        world.refused(*from_it, "--snapshot", held, "--home", "memory", "--base", base, new, says=(base, says))
+    for option, values in (("--home", ("ram", "memory,disk", "memory,disk:", "disk:5s", "memory,memory", "", "Memory")),
+                           ("--memory-pressure", ("0", "101", "x", "-1", ""))):
+        for value in values:
+            said = world.dormouse("do", f"{option}={value}", "--", "/bin/true", code=None)
+            words = said.stderr.splitlines()
+            check(said.returncode > 0 and option in words[0] and "panicked" not in said.stderr, f"{option}={value} says {said.stderr!r}")
+            check(value in words[0] and "give" in words[0] or "time" in words[0], f"{option}={value} says {words[0]!r}")
+    check(world.ids() == before, f"there are {world.ids() - before}")
+    world.check_gone(new)
+    key = new_key(world)
+    sealed = done(world, "--encrypt", "on")
+    sealed.sleep()
+    for _ in range(2):
+        world.refused("home", sealed.id, "memory", says=(sealed.id, "encrypted"))
+        sealed.step()
+    world.dormouse("checkpoint", "--name", "sealed", "--key-file", key, "--leave-running", sealed.id, code=None)
+    world.refused("home", "nobody", says=("nobody",))
+    world.refused("home", "nobody", "disk", says=("nobody",))
+    world.refused("home", new, "memory", says=(new,))
+    check("possible values" in world.dormouse("home", sealed.id, "ram", code=None).stderr, "it goes to ram")
+
+
+def generations_in_memory(world):
+    """Clones of clones, each of which sleeps in memory: by checkpoints, held each, and by forks; all see the same."""
+    container, name, one = begin_held(world)
+    first, sleeps, turn = name, 0, 0
+    while sleeps < world.cycles:
+        turn += 1
+        more = ("--base", first) if turn % 3 == 2 else ()
+        one = of_snapshot(one, name, "--share", "snapshot" if turn % 2 else "none", "--home", "memory", *more,
+                          container=container if turn % 4 > 1 else None)
+        one.look()
+        for _ in range(5):
+            one.sleep_in_memory()
+            one.step()
+            sleeps += 1
+        if turn % 2:
+            one.sleep_in_memory()
+        port = free_port()
+        answer = world.dormouse("fork", "--swap-dir", world.swap, "--port", f"{one.port}={port}", one.id, code=None)
+        if answer.returncode == 0:
+            (clone,) = answer.stdout.split()
+            twin = Stamped(world, clone, port, likeness(one.pages))
+            twin.look().sleep()
+            twin.step().sleep()
+            twin.look()
+            end(world, [clone])
+        one.look()
+        if turn % 2 == 0:
+            one.sleep_in_memory()
+            one.asked("hello")
+        last, name = name, f"generation{turn}"
+        world.dormouse("checkpoint", "--name", name, one.id)
+        world.dormouse("delete", "--force", one.id)
+        world.dormouse("snapshot", "verify", name)
+        if last != first:
+            world.dormouse("snapshot", "release", last)
+            world.dormouse("snapshot", "remove", last)
+        world.dormouse("snapshot", "hold", name)
+    world.notes.append(f"{turn} generations, {sleeps} sleeps")
+
+
+def written_from_memory(world):
+    """Snapshots of sleepers in memory, and of one that woke and has most of its pages away, are whole; programs go on meanwhile."""
+    container, name, first = begin_held(world)
+    ones = [of_snapshot(first, name, "--share", "snapshot", "--home", "memory"), of_snapshot(first, name, "--home", "memory", container=container)]
+    inside, plain = contained(world, "--home", "memory", seed="two")
+
+    def check_clone(one, snapshot, is_asked=False):
+        world.dormouse("snapshot", "verify", snapshot)
+        clone = of_snapshot(one, snapshot)
+        steps = clone.asked("hello")["steps"]
+        said = clone.asked("look")
+        check(said["before"] == one.history.get(steps), f"what begins with the snapshot has wrong pages after {steps} steps of {one.pages.steps}")
+        check(is_asked or steps == one.pages.steps, f"it had {steps} steps of {one.pages.steps}")
+        clone.sleep()
+        check(clone.asked("look")["before"] == one.history[steps], "it has wrong pages once it has slept")
+        clone.end()
+    for one in (*ones, plain):
+        for turn in range(world.rounds):
+            one.step().sleep_in_memory()
+            home = one.home()
+            asleep = f"{one.id}.asleep{turn}"
+            world.dormouse("checkpoint", "--leave-running", "--name", asleep, one.id)
+            check(one.home() == home, f"written, it has {one.home()} instead of {home}")
+            # Most of its pages stay away.
+            world.dormouse("wake", one.id)
+            check(one.asked("hello")["steps"] == one.pages.steps, "it has begun anew")
+            away = one.home()["memory_pages"]
+            awake = f"{one.id}.awake{turn}"
+            world.dormouse("checkpoint", "--leave-running", "--name", awake, one.id)
+            one.look()
+            for snapshot in (asleep, awake):
+                check_clone(one, snapshot)
+            one.step().sleep_in_memory()
+            with Asking(one, one.step, 0.02) as asking:
+                for number in range(2):
+                    world.dormouse("checkpoint", "--leave-running", "--name", f"{one.id}.asked{turn}{number}", one.id)
+            check(asking.times > 0, "nobody asked it meanwhile")
+            for number in range(2):
+                check_clone(one, f"{one.id}.asked{turn}{number}", is_asked=True)
+            one.look()
+        world.notes.append(f"{away} pages away")
+    # With its end.
+    for one, is_asleep in zip((*ones, plain), (True, False, True)):
+        one.step().sleep_in_memory()
+        if not is_asleep:
+            one.asked("hello")
+        world.dormouse("checkpoint", "--name", f"{one.id}.last", one.id)
+        check_clone(one, f"{one.id}.last")
+    inside.delete(force=True)
+
+
+def many_at_once(world):
+    """Fifty clones fall asleep at once, and are asked at once."""
+    _, name, first = begin_held(world)
+    many = [of_snapshot(first, name, "--share", "snapshot" if number % 2 else "none", "--home", "memory") for number in range(CLONES)]
+    World.restored += len(many)
+
+    def together(verb):
+        asking = [Asking(one, verb(one), 0, most=1) for one in many]
+        for each in asking:
+            each.start()
+        for each in asking:
+            each.join(2 * PATIENCE)
+            check(each.times == 1 and not each.failure, f"{each.one.id}: {each.failure or 'it takes too long'}")
+    together(lambda one: one.step)
+    for _ in range(world.rounds):
+        commands = [subprocess.Popen([str(DORMOUSE), "hibernate", one.id], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.PIPE, env={**os.environ, **world.environment}) for one in many]
+        said = [(command.communicate(timeout=2 * PATIENCE)[1], command.returncode) for command in commands]
+        check(all(code == 0 for _, code in said), f"hibernate says {[words for words, code in said if code][:3]}")
+        homes = [one.home() for one in many]
+        check(all(home["home"] == "memory" and home["memory_pages"] > 0 and home["disk_bytes"] == 0 for home in homes), f"there are {homes[:3]}")
+        together(lambda one: one.step)
+    together(lambda one: one.look)
+    world.notes.append(f"{sum(home['memory_bytes'] for home in homes) // CLONES >> 10} KiB each")
+
+
+def without_room(world):
+    """Pages that find no room beside themselves go to the disk, which is told; once there is room they are in memory again."""
+    one = done(world, "--memory", "400M", "--home", "memory", beside=280)
+    with events_of(one) as moves:
+        for turn in range(1, world.rounds + 1):
+            home = one.sleep()
+            until("its event", lambda: len(moves()) == turn, ANSWER_SECONDS)
+            told = moves()[-1]
+            check(told["to"] == "disk" and told["why"] == "no-room" and told["moved_pages"] > 60000 and told["left_bytes"] == 0, f"it tells {told}")
+            check(home["memory_pages"] == 0 and home["disk_bytes"] > 200 << 20, f"without room it has {home}")
+            said = world.dormouse("home", one.id, "memory", code=None)
+            if said.returncode:
+                check(said.stderr.count("\n") == 1 and "cannot move the pages" in said.stderr, f"to memory it goes with {said.stderr!r}")
+            check(world.status(one.id) == "running", f"it is {world.status(one.id)}")
+            one.step()
+            # What an order has told.
+            count = len(moves())
+            for _ in range(count - turn):
+                world.notes.append("an order has moved pages")
+        one.asked("drop")
+        one.pages.beside = b""
+        one.look().sleep()
+        home = one.home()
+        check(home["home"] == "memory" and home["memory_pages"] > 1000 and home["disk_bytes"] == 0, f"with room it has {home}")
+        one.step()
+
+
+def by_settings(world):
+    """Who writes a bundle keeps nothing in memory unless the node says so, or allows it."""
+    settings = world.directory / "config.toml"
+
+    def run_with(home, node):
+        container = world.container(PYTHON, "/srv/stamped.py", "{port}", "one", COUNT, 0)
+        (container.srv / "stamped.py").write_text(PROGRAM)
+        annotated(container.write_bundle(), {"dev.dormouse.home": home} if home else {})
+        settings.write_text(node)
+        settings.chmod(0o600)
+        words = (DORMOUSE, "--config", settings, "run", "--detach", "--bundle", container.bundle, "--swap-dir", world.swap, container.id)
+        with open(container.log, "ab") as log:
+            code = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                  env={**os.environ, **world.environment}, timeout=60).returncode
+        return container, code
+
+    def is_refused(home, node, says):
+        container, code = run_with(home, node)
+        said = container.said()
+        check(code > 0 and said.count("\n") == 0 and says in said and "panicked" not in said, f"{home!r} with {node!r} ends with {code}: {said!r}")
+        world.check_gone(container.id)
+
+    def has(home, node, wanted):
+        container, code = run_with(home, node)
+        check(code == 0, f"{home!r} with {node!r} ends with {code}: {container.said()!r}")
+        one = Stamped(world, container.id, container.port, Pages("one", COUNT)).look()
+        found = one.sleep()
+        in_memory = found["memory_pages"] > 0 and found["disk_bytes"] == 0
+        check(found["home"] == wanted and in_memory == (wanted == "memory"), f"{home!r} with {node!r} has {found}")
+        one.step()
+        container.delete(force=True)
+    for home in ("memory", "memory,disk:5s"):
+        is_refused(home, "", "home")
+        is_refused(home, 'allow = ["swap-dir"]\n', "home")
+        has(home, 'allow = ["home"]\n', "memory")
+        has(home, 'home = "memory"\n', "memory")
+    is_refused("memory", 'home = "memory,disk:5s"\n', "home")
+    is_refused("ram", 'allow = ["home"]\n', "ram")
+    is_refused("", 'home = "ram"\n', "ram")
+    has("", 'home = "memory"\n', "memory")
+    has("disk", 'home = "memory"\n', "disk")
+    has("disk", "", "disk")
+    has("", "", "disk")
+
+
+CASES = [
+    ("memory-clone", clones, ()),
+    ("memory-lost-disk", without_a_disk, ()),
+    ("memory-plain", plain, ()),
+    ("memory-base", on_a_base, ()),
+    ("memory-moves", moved_by_order, ()),
+    ("memory-demoted", demoted, ()),
+    ("memory-refused", refused_in_words, ()),
+    ("memory-generations", generations_in_memory, ()),
+    ("memory-checkpoint", written_from_memory, ()),
+    ("memory-many", many_at_once, ()),
+    ("memory-no-room", without_room, ()),
+    ("memory-settings", by_settings, ()),
+]
