@@ -277,6 +277,15 @@ def keeper_pids(place):
     return found
 
 
+def file_bytes(pids):
+    """What of the proportional set sizes of processes is files', as the program's own is."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            total += int(re.search(r"^Pss_File:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)[1]) * 1024
+    return total
+
+
 def mapped(pids):
     """The proportional set sizes of processes by their kind, as (of their own, of mappings of a base)."""
     kinds: dict[str, tuple[int, int]] = {}
@@ -366,13 +375,21 @@ class Zswap(SwapFile):
         if not self.PARAMETERS.exists():
             raise Failure("this kernel has no zswap")
         self.before = {name: (self.PARAMETERS / name).read_text().strip() for name in ("compressor", "enabled", "shrinker_enabled")}
-        with contextlib.suppress(OSError):
-            self.set("compressor", "lz4")
-        self.compressor = (self.PARAMETERS / "compressor").read_text().strip()
+        self.compressor = self.best()
         self.name = f"zswap, {self.compressor}"
-        self.set("compressor", self.before["compressor"])
         super().__init__(directory / "zswap", SWAP_BYTES)
         self.turn_off()
+
+    def best(self):
+        """The compressor that is usual for it, if this kernel has it, else the one that is set."""
+        for compressor in ("lz4", "zstd"):
+            try:
+                self.set("compressor", compressor)
+            except OSError:
+                continue
+            self.set("compressor", self.before["compressor"])
+            return compressor
+        return self.before["compressor"]
 
     def set(self, name, value):
         (self.PARAMETERS / name).write_text(value)

@@ -47,10 +47,10 @@ def sleeper(found):
         row = states["asleep"]
         kinds = {kind: median([parts.get(kind, 0) for parts in row["parts"]]) for kind in sorted({kind for parts in row["parts"] for kind in parts})}
         share, total, awake = (row.get(name, []) for name in ("share", "total", "awake"))
-        lines.append((runner, cell(row["own"], MB), cell(share, MB), cell(total, MB), cell(awake, MB, 1),
+        lines.append((runner, cell(row["own"], MB), cell(row["files"], MB), cell(row["charge"], MB), cell(share, MB), cell(total, MB), cell(awake, MB, 1),
                       ", ".join(f"{kind} {size / MB:.2f}" for kind, size in kinds.items())))
-    table = rows(("sleeper", "without the base, MB", "its share of base, index and keeper, MB", "with its share, MB", "awake with the base's pages, MB",
-                  "by process"), lines)
+    table = rows(("sleeper", "without the base, MB", "of it files (the program), MB", "charged to its group, MB", "its share of base, index and keeper, MB", "with its share, MB", "awake with the base's pages, MB",
+                  "by process, MB"), lines)
     held = next((states["asleep"] for states in found.values() if "pages" in states["asleep"]), None)
     if held:
         table += (f"\n\nThe base has {median(held['pages']) / MB:.1f} MB of pages and {median(held['index']) / MB:.1f} MB of index, and its keeper "
@@ -78,7 +78,22 @@ def linpack(found):
             fault = [(run - warm) / 1000 / faults for run, warm, faults in zip(row["run"], row["warm"], row["faults"]) if faults]
             lines.append((which, state, cell(row["warm"], MS), cell(row["run"], MS), cell(ratios(row["run"], row["warm"])),
                           cell(row["faults"], 1, 0), cell(row["pages"], 1, 0), cell(row["set"], 1, 0), cell(fault, 1, 1)))
-    return rows(("engine, n", "slept", "warm, ms", "run, ms", "run ÷ warm", "faults", "pages by faults", "working set, pages", "a fault, µs"), lines)
+    table = rows(("engine, n", "slept", "warm, ms", "run, ms", "run ÷ warm", "faults", "pages by faults", "working set, pages", "a fault, µs"), lines)
+    return f"{table}\n\n{further_faults(found)}"
+
+
+def further_faults(found):
+    """What a fault and a page take by the largest matrix beside the smallest: the wake itself, which both have, is no part of it."""
+    lines = []
+    for engine in sorted({which.partition(",")[0] for which in found}):
+        of_engine = [states for which, states in found.items() if which.startswith(f"{engine},")]
+        small, large = of_engine[0], of_engine[-1]
+        for state in large if small is not large else ():
+            more = {name: median(large[state][name]) - median(small[state][name]) for name in ("run", "warm", "faults", "pages")}
+            took = (more["run"] - more["warm"]) / 1000
+            each = [f"{took / more[name]:.2f}" if more[name] > 0 else "–" for name in ("faults", "pages")]
+            lines.append((engine, state, f"{more['faults']:.0f}", f"{more['pages']:.0f}", f"{took / 1000:.1f}", *each))
+    return rows(("engine", "slept", "further faults", "further pages", "further time, ms", "a fault, µs", "a page, µs"), lines)
 
 
 def packing(found):

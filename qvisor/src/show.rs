@@ -1,5 +1,6 @@
 //! `dormouse list`, `state`, `kill`, `hibernate`, `wake` and `stats`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use runtime::state::{Id, Root};
@@ -124,9 +125,9 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         writeln!(text, "{what:24} {count:>14}")?;
     }
     writeln!(text, "{:24} {:>14}", "codec", stats.codec)?;
-    let [input, output, set_input, set_output] =
-        ["packed_input_bytes", "packed_output_bytes", "set_input_bytes", "set_output_bytes"]
-            .map(|name| stats.home.get(name).copied().unwrap_or(0));
+    let of_home = |name| stats.home.get(name).copied().unwrap_or(0);
+    let [input, output] = ["packed_input_bytes", "packed_output_bytes"].map(of_home);
+    let [set_input, set_output] = ["set_input_bytes", "set_output_bytes"].map(of_home);
     let on_disk = memory.swap_file_bytes + memory.reap_file_bytes + memory.packed_file_bytes;
     for (what, input, output) in [
         ("packed to one of", input, output),
@@ -137,14 +138,17 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
             writeln!(text, "{what:24} {:>14}", format!("{}.{}", tenths / 10, tenths % 10))?;
         }
     }
-    // Those of the files are above.
-    for (name, value) in stats.home.iter().filter(|(name, _)| !name.ends_with("_file_bytes")) {
-        writeln!(text, "home: {name:18} {value:>14}")?;
-    }
+    write_home(&mut text, &stats.home)?;
     for class in &stats.wake_times {
         writeln!(text, "  below {:>10} µs      {:>14}", class.below_us, class.wakes)?;
     }
     say(&text)
+}
+
+/// The counters of a home but those of its files.
+fn write_home(text: &mut String, home: &BTreeMap<String, u64>) -> std::fmt::Result {
+    let mut others = home.iter().filter(|(name, _)| !name.ends_with("_file_bytes"));
+    others.try_for_each(|(name, value)| writeln!(text, "home: {name:22} {value:>10}"))
 }
 
 pub fn why(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {

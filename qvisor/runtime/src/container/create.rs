@@ -295,9 +295,7 @@ impl Creation {
         let mut cgroups = make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
         let holder = cgroups.take_holder();
         let state = creating(id, &container);
-        let held = base.compared.as_ref().map(|compared| compared.digest.clone());
-        let held = held.or_else(|| restore.as_ref().and_then(|plan| plan.base.clone()));
-        let of = (base.digest.clone(), held);
+        let of = (base.digest.clone(), base.held(restore.as_ref()));
         let record = Record::new(&container, &cgroups, &pod, of, options.clone.as_ref());
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;

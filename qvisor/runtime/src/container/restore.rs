@@ -121,6 +121,12 @@ impl Base {
         Ok(Some(RestorePlan { head, files, shares, page_key, further, told, base }))
     }
 
+    /// The digest of the snapshot whose held base the sandbox has.
+    pub(super) fn held(&self, restore: Option<&RestorePlan>) -> Option<String> {
+        let compared = self.compared.as_ref().map(|compared| &compared.digest);
+        compared.or(restore.and_then(|plan| plan.base.as_ref())).cloned()
+    }
+
     /// Says which pages come back first, or that they are to be recorded.
     pub(super) fn say_working_set(&self, options: &CreateOptions, boot: &mut BootSpec) {
         let is_of_exec = options.clone.as_ref().is_some_and(|clone| clone.is_silent);
