@@ -6,7 +6,7 @@ use std::sync::Arc;
 use codec::{Packer, Style, TableSet};
 
 use super::coding::{self, DIFF_MAX};
-use super::index::{BaseIndex, CANDIDATES};
+use super::index::BaseIndex;
 use super::record::{Head, Kind, PACKED_MAX};
 use crate::base::{Base, FileBase};
 use crate::page::{Class, PageBytes, PageId};
@@ -14,6 +14,8 @@ use crate::staging::repeated_word;
 
 /// With no more words of the base's page of the same number than these, no other page is looked for.
 const NEAR_WORDS: u32 = 8;
+/// So many candidates are looked at.
+const TRIED: usize = 16;
 /// From so many different words on a page is no relative.
 const FAR_WORDS: u32 = 448;
 /// Of a longer difference it is tried whether LZ4 makes it shorter, by so many bytes at least.
@@ -82,22 +84,20 @@ impl Reference {
         if let Some(index) = self.index.as_ref().filter(|_| words > NEAR_WORDS) {
             index.equal(page).iter().for_each(|other| closer(*other, &mut words));
             if words > NEAR_WORDS {
-                let (mut seen, mut count) = ([id; CANDIDATES], 0);
-                index.candidates(page, |other| {
-                    if words > NEAR_WORDS && !seen[..count].contains(&other) && other != id {
-                        closer(other, &mut words);
-                        if let Some(place) = seen.get_mut(count) {
-                            (*place, count) = (other, count + 1);
-                        }
+                let found = index.candidates(page);
+                for other in found.ids().filter(|other| *other != id).take(TRIED) {
+                    closer(other, &mut words);
+                    if words <= NEAR_WORDS {
+                        break;
                     }
-                });
+                }
             }
         }
         found
     }
 }
 
-/// What is to be kept of a page.
+/// The way in which a page is to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     Zero,
