@@ -9,6 +9,8 @@ mod choices;
 mod clones;
 mod codec_args;
 mod codec_bench;
+mod diff_args;
+mod diff_bench;
 mod doctor;
 mod events;
 mod exec;
@@ -19,6 +21,7 @@ mod fork;
 mod hibernation_args;
 mod log;
 mod manual;
+mod measuring;
 mod metrics;
 mod pool;
 mod ps;
@@ -40,6 +43,7 @@ use runtime::preserved::Preserved;
 use crate::args::{Cli, Command};
 use crate::choices::ListFormat;
 use crate::codec_args::CodecCommand;
+use crate::diff_args::DiffCommand;
 use crate::failure::{Failure, complain, exit_code_of_usage};
 
 /// Commands that make sandboxes.
@@ -127,6 +131,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Top(args) => top::run(&root?, &args),
         Command::Metrics(args) => metrics::run(&root?, &args),
         Command::Codec { command: CodecCommand::Bench(args) } => codec_bench::run(&root?, config, &args),
+        Command::Diff { command: DiffCommand::Bench(args) } => diff_bench::run(&root?, config, &args),
         Command::Features => features::show(),
         Command::Completion { shell } => manual::completion(shell),
         Command::Man { directory } => manual::pages(&directory),
