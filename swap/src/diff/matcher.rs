@@ -21,6 +21,8 @@ const FAR_WORDS: u32 = 448;
 /// Of a longer difference it is tried whether LZ4 makes it shorter, by so many bytes at least.
 const PACKED_MIN: usize = 48;
 const GAIN_MIN: usize = 16;
+/// And by such a part of it: a page that is packed takes twice the time to come back.
+const GAIN_PART: usize = 8;
 /// Bytes of the length in front of it then.
 pub const LENGTH_BYTES: usize = 2;
 /// Beside a longer one it is tried whether the page packs better by itself.
@@ -160,7 +162,7 @@ impl<'r> PagePacker<'r> {
                 best = (Kind::Xor, self.diff.len());
             }
             if self.diff.len() > PACKED_MIN {
-                let room = (best.1 - GAIN_MIN).min(PACKED_MAX);
+                let room = room_for(best.1);
                 // LZ4's blocks do not say how long they were.
                 let (front, packed) = self.packed[..room].split_at_mut(LENGTH_BYTES);
                 if let Some(len) = self.lz4.pack(&self.diff, packed) {
@@ -170,13 +172,18 @@ impl<'r> PagePacker<'r> {
             }
         }
         if best.1 > LONG {
-            let room = (best.1 - GAIN_MIN).min(PACKED_MAX);
+            let room = room_for(best.1);
             if let Some(len) = self.lz4.pack(page, &mut self.alone[..room]) {
                 best = (Kind::Packed, len);
             }
         }
         (best, base.map_or(0, |(base, _)| base))
     }
+}
+
+/// How long a record that is packed may be in place of one of so many bytes.
+fn room_for(len: usize) -> usize {
+    (len - GAIN_MIN.max(len / GAIN_PART)).min(PACKED_MAX)
 }
 
 fn head(kind: Kind, class: Class, bytes: &[u8], base: PageId, page: &PageBytes) -> Head {
