@@ -196,6 +196,7 @@ class Place:
         for sleeper in self.begun:
             with contextlib.suppress(Exception):
                 sleeper.close()
+        self.begun = []
         with contextlib.suppress(Failure, OSError, ValueError):
             self.release()
 
@@ -329,22 +330,20 @@ class Zram(SwapFile):
 
     CONTROL = Path("/sys/class/zram-control")
 
-    def __init__(self, algorithm):
+    def __init__(self, place, algorithm):
         self.how, self.name = "", f"zram, {algorithm}"
         if not self.CONTROL.exists():
             raise Failure("this kernel has no zram that devices can be added to; load the module zram")
         self.number = int((self.CONTROL / "hot_add").read_text())
+        # It is removed at the end, whatever becomes of it here.
+        place.devices.append(self)
         self.path, self.block = Path(f"/dev/zram{self.number}"), Path(f"/sys/block/zram{self.number}")
-        try:
-            known = (self.block / "comp_algorithm").read_text().replace("[", "").replace("]", "").split()
-            if algorithm not in known:
-                raise Failure(f"this kernel's zram has no {algorithm}, only {', '.join(known)}")
-            (self.block / "comp_algorithm").write_text(algorithm)
-            (self.block / "disksize").write_text(str(SWAP_BYTES))
-            run("mkswap", self.path)
-        except BaseException:
-            self.remove()
-            raise
+        known = (self.block / "comp_algorithm").read_text().replace("[", "").replace("]", "").split()
+        if algorithm not in known:
+            raise Failure(f"this kernel's zram has no {algorithm}, only {', '.join(known)}")
+        (self.block / "comp_algorithm").write_text(algorithm)
+        (self.block / "disksize").write_text(str(SWAP_BYTES))
+        run("mkswap", self.path)
 
     def turn_on(self):
         run("swapon", "--priority", "100", self.path)
@@ -356,7 +355,7 @@ class Zram(SwapFile):
         return int((self.block / "mm_stat").read_text().split()[2])
 
     def remove(self):
-        subprocess.run(["swapoff", str(self.path)], capture_output=True)
+        subprocess.run(["swapoff", f"/dev/zram{self.number}"], capture_output=True)
         for _ in range(50):
             try:
                 (self.CONTROL / "hot_remove").write_text(str(self.number))
@@ -371,13 +370,15 @@ class Zswap(SwapFile):
 
     PARAMETERS = Path("/sys/module/zswap/parameters")
 
-    def __init__(self, directory):
+    def __init__(self, place):
         if not self.PARAMETERS.exists():
             raise Failure("this kernel has no zswap")
         self.before = {name: (self.PARAMETERS / name).read_text().strip() for name in ("compressor", "enabled", "shrinker_enabled")}
+        self.path = place.directory / "zswap"
+        place.devices.append(self)
         self.compressor = self.best()
         self.name = f"zswap, {self.compressor}"
-        super().__init__(directory / "zswap", SWAP_BYTES)
+        super().__init__(self.path, SWAP_BYTES)
         self.turn_off()
 
     def best(self):

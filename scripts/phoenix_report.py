@@ -46,11 +46,11 @@ def sleeper(found):
     for runner, states in found.items():
         row = states["asleep"]
         kinds = {kind: median([parts.get(kind, 0) for parts in row["parts"]]) for kind in sorted({kind for parts in row["parts"] for kind in parts})}
-        share, total, awake = (row.get(name, []) for name in ("share", "total", "awake"))
-        lines.append((runner, cell(row["own"], MB), cell(row["files"], MB), cell(row["charge"], MB), cell(share, MB), cell(total, MB), cell(awake, MB, 1),
-                      ", ".join(f"{kind} {size / MB:.2f}" for kind, size in kinds.items())))
-    table = rows(("sleeper", "without the base, MB", "of it files (the program), MB", "charged to its group, MB", "its share of base, index and keeper, MB", "with its share, MB", "awake with the base's pages, MB",
-                  "by process, MB"), lines)
+        sizes = (cell(row.get(name, []), MB) for name in ("own", "files", "charge", "share", "total", "awake"))
+        lines.append((runner, *sizes, ", ".join(f"{kind} {size / MB:.2f}" for kind, size in kinds.items())))
+    headings = ("sleeper", "without the base, MB", "of it files (the program), MB", "charged to its group, MB",
+                "its share of base, index and keeper, MB", "with its share, MB", "awake with the base's pages, MB", "by process, MB")
+    table = rows(headings, lines)
     held = next((states["asleep"] for states in found.values() if "pages" in states["asleep"]), None)
     if held:
         table += (f"\n\nThe base has {median(held['pages']) / MB:.1f} MB of pages and {median(held['index']) / MB:.1f} MB of index, and its keeper "

@@ -33,6 +33,7 @@ mod symbols;
 mod table;
 mod table_set;
 mod unpacker;
+mod whole;
 mod window;
 
 pub use choice::{Arrival, Candidate, Choice, Host, choose};
@@ -47,3 +48,4 @@ pub use style::Style;
 pub use table::{CodeWords, Table};
 pub use table_set::TableSet;
 pub use unpacker::Unpacker;
+pub use whole::Whole;

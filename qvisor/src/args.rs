@@ -16,6 +16,7 @@ use crate::choices::{
     UserNamespaceChoice,
 };
 use crate::codec_args::CodecCommand;
+use crate::diff_args::DiffCommand;
 use crate::exec_args::ExecArgs;
 use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
 use crate::fork::ForkArgs;
@@ -197,6 +198,11 @@ pub enum Command {
     Codec {
         #[command(subcommand)]
         command: CodecCommand,
+    },
+    /// Measure pages as differences from those of a base
+    Diff {
+        #[command(subcommand)]
+        command: DiffCommand,
     },
     /// Write what a shell completes command lines by: source it, or put it where the shell looks
     Completion { shell: Shell },

@@ -10,6 +10,8 @@ mod choices;
 mod clones;
 mod codec_args;
 mod codec_bench;
+mod diff_args;
+mod diff_bench;
 mod doctor;
 mod events;
 mod exec;
@@ -21,6 +23,7 @@ mod hibernation_args;
 mod home;
 mod log;
 mod manual;
+mod measuring;
 mod metrics;
 mod pool;
 mod ps;
@@ -42,6 +45,7 @@ use runtime::preserved::Preserved;
 use crate::args::{Cli, Command};
 use crate::choices::ListFormat;
 use crate::codec_args::CodecCommand;
+use crate::diff_args::DiffCommand;
 use crate::failure::{Failure, complain, exit_code_of_usage};
 
 /// Commands that make sandboxes.
@@ -130,6 +134,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Top(args) => top::run(&root?, &args),
         Command::Metrics(args) => metrics::run(&root?, &args),
         Command::Codec { command: CodecCommand::Bench(args) } => codec_bench::run(&root?, config, &args),
+        Command::Diff { command: DiffCommand::Bench(args) } => diff_bench::run(&root?, config, &args),
         Command::Features => features::show(),
         Command::Completion { shell } => manual::completion(shell),
         Command::Man { directory } => manual::pages(&directory),

@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
 use crate::bits::Bits;
 use crate::bounce::Bounces;
 use crate::error::{BaseError, SwapError, TablesError};
@@ -158,6 +160,27 @@ impl FileBase {
                 BaseTables { present, sums: Some(packed.sums()), packed: packed.tables()?.into() }
             }
         })
+    }
+
+    /// The base of these pages, whose numbers ascend, in a file of memory that nobody can change.
+    pub fn in_memory<'p>(
+        pages: impl IntoIterator<Item = (PageId, &'p PageBytes)>,
+    ) -> Result<Self, BaseError> {
+        let failed = BaseError::File;
+        let file = memfd_create("dormouse-base", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+        let file = File::from(file.map_err(|error| failed(error.into()))?);
+        let (mut present, mut sums) = (Bits::default(), Vec::new());
+        for (id, page) in pages {
+            if present.end() > id {
+                return Err(BaseError::damaged("its pages are in no order"));
+            }
+            file.write_all_at(page, offset_of(id)).map_err(failed)?;
+            present.set(id);
+            sums.push(crc32c::crc32c(page));
+        }
+        fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW)
+            .map_err(|error| failed(error.into()))?;
+        Self::reopen(file, BaseTables { present, sums: Some(sums), packed: Box::default() })
     }
 
     /// Whether its pages are sealed.

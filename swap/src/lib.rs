@@ -61,6 +61,7 @@ pub use base::{Base, BaseTables, FileBase};
 pub use below::BELOW_MAX;
 pub use bits::Bits;
 pub use diff::{BaseIndex, IndexError, MemoryHome, Reference};
+pub use diff::{DiffMeasured, MeasureError, PagesInMemory, Spread, WayMeasured, measure_diffs};
 pub use disk::SwapHome;
 pub use error::{BaseError, ExportError, PackError, SwapError, TablesError};
 pub use export::{make_room, read_pages, write_pages, write_set};

@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use crate::base::{Base, FileBase};
 use crate::bits::Bits;
+use crate::bounce::Bounces;
 use crate::error::{BaseError, SwapError};
-use crate::page::{Page, PageId};
+use crate::page::{Page, PageBytes, PageId};
 use crate::sums::LACKS;
+
+/// Pages that are read at a time.
+const READ_PAGES: usize = 512;
 
 /// See the module.
 #[derive(Debug)]
@@ -54,6 +58,21 @@ impl StackedBase {
         let has =
             |(base, pages): (&FileBase, Option<&Bits>)| pages.map_or(base.has(id), |pages| pages.has(id));
         self.files().position(has)
+    }
+
+    /// All of its pages, whose numbers ascend, each as it was written.
+    ///
+    /// # Errors
+    /// One of them is damaged or cannot be read, or there is no memory.
+    pub fn read(&self) -> Result<Vec<(PageId, PageBytes)>, SwapError> {
+        let ids: Vec<PageId> = (0..self.end()).filter(|id| self.has(*id)).collect();
+        let mut read = Vec::with_capacity(ids.len());
+        let mut room = Bounces::new(READ_PAGES).take().ok_or(SwapError::NoMemory)?;
+        for part in ids.chunks(READ_PAGES) {
+            self.fetch(room.pages(part))?;
+            read.extend(part.iter().copied().zip(room.places().iter().copied()));
+        }
+        Ok(read)
     }
 
     /// Pages by the places of the files that have them; those that none has come last.

@@ -42,7 +42,7 @@ class Pages:
     def __init__(self, seed, count, beside=0):
         self.seed, self.count, self.steps = seed, count, 0
         self.memory = mmap.mmap(-1, count * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.beside = b"".join(hashlib.shake_128(f"{seed} {piece}".encode()).digest(1 << 20) for piece in range(beside))
+        self.beside = [hashlib.shake_128(f"{seed} {piece}".encode()).digest(1 << 20) for piece in range(beside)]
         rng = random.Random(seed)
         for page in range(count):
             self.put(page, self.content(rng, page % 6))
@@ -79,30 +79,37 @@ class Pages:
         self.steps += 1
 
     def digest(self):
-        return hashlib.sha256(self.memory).hexdigest() + hashlib.sha256(self.beside).hexdigest()[:16]
+        beside = hashlib.sha256()
+        for piece in self.beside:
+            beside.update(piece)
+        return hashlib.sha256(self.memory).hexdigest() + beside.hexdigest()[:16]
 
     def digests(self):
         return [hashlib.sha256(self.page(page)).hexdigest()[:8] for page in range(self.count)]
 
 
 SERVES = """
+def answer(verb, word):
+    said = {} if verb == "hello" else {"before": pages.digest()}
+    if verb == "step":
+        pages.step(word)
+        said["after"] = pages.digest()
+    elif verb == "pages":
+        said["pages"] = pages.digests()
+    elif verb == "drop":
+        pages.beside = []
+    return {**said, "steps": pages.steps}
+
 pages = Pages(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=64)
 while True:
     client, _ = listener.accept()
-    with client:
+    # Connections do not outlive a restore.
+    with client, contextlib.suppress(OSError):
         verb, _, word = client.makefile().readline().strip().partition(" ")
-        said = {} if verb == "hello" else {"before": pages.digest()}
-        if verb == "step":
-            pages.step(word)
-            said["after"] = pages.digest()
-        elif verb == "pages":
-            said["pages"] = pages.digests()
-        elif verb == "drop":
-            pages.beside = b""
-        client.sendall(json.dumps({**said, "steps": pages.steps}).encode() + b"\\n")
+        client.sendall(json.dumps(answer(verb, word)).encode() + b"\\n")
 """
-PROGRAM = f"import hashlib, json, mmap, random, socket, sys\n\n{inspect.getsource(Pages)}\n{SERVES}"
+PROGRAM = f"import contextlib, hashlib, json, mmap, random, socket, sys\n\n{inspect.getsource(Pages)}\n{SERVES}"
 
 
 class Stamped:
@@ -159,7 +166,10 @@ class Stamped:
                 if name.startswith("memory_")}
 
     def end(self):
-        self.world.dormouse("delete", "--force", self.id)
+        self.world.dormouse("kill", self.id, "KILL")
+        until(f"the end of {self.id}", lambda: self.world.status(self.id) in ("", "stopped"), ANSWER_SECONDS)
+        # One that `do` began goes by itself.
+        self.world.dormouse("delete", "--force", self.id, code=None)
 
 
 def likeness(pages):
@@ -175,36 +185,42 @@ def new_id(world):
     return f"{world.tag}-{world.directory.name.rpartition('.')[2]}-m{next(NUMBERS)}"
 
 
+def put_program(container):
+    (container.srv / "stamped.py").write_text(PROGRAM)
+
+
 def contained(world, *options, seed="one", **more):
     """A container with stamped pages; result: also what answers."""
     container = world.container(PYTHON, "/srv/stamped.py", "{port}", seed, COUNT, 0, **more)
-    (container.srv / "stamped.py").write_text(PROGRAM)
+    put_program(container)
     container.begin(*options)
     return container, Stamped(world, container.id, container.port, Pages(seed, COUNT)).look()
 
 
-def done(world, *options, seed="one", beside=0, swap=None):
+def done(world, *options, seed="one", beside=0):
     """A sandbox of `do` with stamped pages."""
     port = free_port()
     sandbox = world.add(Sandbox(world, (PYTHON, "-c", PROGRAM, port, seed, COUNT, beside), *options, root=False))
-    sandbox.spawn("--platform", world.platform, "--swap-dir", swap or world.swap, *options, "--", *sandbox.command)
+    sandbox.begin()
     return Stamped(world, sandbox.id, port, Pages(seed, COUNT, beside)).look()
 
 
-def begin_held(world, **more):
-    """A snapshot that is held, the container that it is of, which has ended, and what answered."""
-    container, first = contained(world, **more)
+def begin_held(world, by_do=False):
+    """A snapshot that is held, the container that it is of, which has ended, and what answered; or of a sandbox of `do`."""
+    container, first = (None, done(world)) if by_do else contained(world)
     first.step()
-    name, _ = container.checkpoint()
-    container.delete()
-    hold(world, name)
+    name = f"{first.id}.first"
+    world.dormouse("checkpoint", "--name", name, first.id)
+    if container:
+        container.delete()
+    world.dormouse("snapshot", "hold", name)
     return container, name, first
 
 
-def of_snapshot(first, name, *options, container=None, swap=None):
+def of_snapshot(first, name, *options, container=None):
     """A clone, by `do` or as a container."""
     world, port, new = first.world, free_port(), new_id(first.world)
-    words = ("--port", f"{first.port}={port}", "--swap-dir", swap or world.swap, "--changed-files", "accept", *options)
+    words = ("--port", f"{first.port}={port}", "--swap-dir", world.swap, "--changed-files", "accept", *options)
     if container is None:
         said = world.dormouse("do", "--from", name, "--detach", "--id", new, *words).stdout.split()
         check(said == [new, f"{first.port}={port}"], f"do --from says {said}")
@@ -224,6 +240,17 @@ def events_of(one):
             yield lambda: [event["moved"] for event in map(json.loads, log.read_text().split("\n")[:-1]) if "moved" in event]
         finally:
             command.kill()
+
+
+@contextmanager
+def own_disk(world, size):
+    """What sleeps on a disk does so on one of so many bytes."""
+    kept = world.swap
+    with small_disk(world, size) as world.swap:
+        try:
+            yield world.swap
+        finally:
+            world.swap = kept
 
 
 def bytes_in(disk):
@@ -271,10 +298,10 @@ def clones(world):
 def without_a_disk(world):
     """One that sleeps in memory wakes without the snapshot's files, the page cache, and room on the disk; and sleeps again."""
     container, name, first = begin_held(world)
-    with small_disk(world, 64 << 20) as disk:
-        ones = [of_snapshot(first, name, "--share", share, "--home", "memory", container=of_bundle, swap=disk)
+    with own_disk(world, 64 << 20) as disk:
+        ones = [of_snapshot(first, name, "--share", share, "--home", "memory", container=of_bundle)
                 for share in ("none", "snapshot") for of_bundle in (None, container)]
-        ones.append(done(world, "--home", "memory", swap=disk))
+        ones.append(done(world, "--home", "memory"))
         for one in ones:
             one.step().sleep_in_memory()
         lose(world, name)
@@ -294,8 +321,8 @@ def without_a_disk(world):
 
 def plain(world):
     """A sandbox that begins with no snapshot sleeps some hundred times, and nothing goes to its swap directory."""
-    with small_disk(world, 256 << 20) as disk:
-        one = done(world, "--home", "memory", swap=disk)
+    with own_disk(world, 256 << 20) as disk:
+        one = done(world, "--home", "memory")
         before = bytes_in(disk)
         for sleep in range(6 * world.cycles):
             one.sleep_in_memory()
@@ -366,10 +393,10 @@ class Asking(threading.Thread):
 def moved_by_order(world):
     """Pages move again and again while it sleeps, and while it wakes; on a full disk they stay where they are."""
     container, name, first = begin_held(world)
-    with small_disk(world, 128 << 20) as disk:
-        ones = [of_snapshot(first, name, "--share", "snapshot", "--home", "memory", swap=disk),
-                of_snapshot(first, name, "--share", "none", "--home", "memory", container=container, swap=disk),
-                done(world, "--home", "memory", swap=disk), done(world, swap=disk)]
+    with own_disk(world, 128 << 20) as disk:
+        ones = [of_snapshot(first, name, "--share", "snapshot", "--home", "memory"),
+                of_snapshot(first, name, "--share", "none", "--home", "memory", container=container),
+                done(world, "--home", "memory"), done(world)]
         for one in ones:
             rng = random.Random(one.id)
             one.step().sleep()
@@ -390,6 +417,10 @@ def moved_by_order(world):
                     asleep += world.dormouse("hibernate", one.id, code=None).returncode == 0
                     for _ in range(rng.randrange(3)):
                         one.home(rng.choice(("disk", "memory")))
+                    # Nothing else does so if it has been asked before it slept.
+                    if rng.randrange(2) or not asleep:
+                        world.dormouse("wake", one.id, code=None)
+                world.dormouse("wake", one.id, code=None)
             check(asleep > MOVES // 8 and asking.times > MOVES // 8, f"it slept {asleep} times, and was asked {asking.times} times")
             world.notes.append(f"{asleep} sleeps and {asking.times} requests")
             one.look()
@@ -406,8 +437,7 @@ def moved_by_order(world):
             check(one.home("disk")["memory_pages"] == 0, f"with room again, it has {one.home()}")
             one.step()
             # Room for other ones.
-            one.world.dormouse("kill", one.id, "KILL")
-            until("it to be gone", lambda: world.status(one.id) in ("", "stopped"), ANSWER_SECONDS)
+            one.end()
 
 
 def demoted(world):
@@ -490,93 +520,105 @@ def refused_in_words(world):
 
 def generations_in_memory(world):
     """Clones of clones, each of which sleeps in memory: by checkpoints, held each, and by forks; all see the same."""
-    container, name, one = begin_held(world)
-    first, sleeps, turn = name, 0, 0
-    while sleeps < world.cycles:
-        turn += 1
-        more = ("--base", first) if turn % 3 == 2 else ()
-        one = of_snapshot(one, name, "--share", "snapshot" if turn % 2 else "none", "--home", "memory", *more,
-                          container=container if turn % 4 > 1 else None)
-        one.look()
-        for _ in range(5):
-            one.sleep_in_memory()
-            one.step()
-            sleeps += 1
-        if turn % 2:
-            one.sleep_in_memory()
-        port = free_port()
-        answer = world.dormouse("fork", "--swap-dir", world.swap, "--port", f"{one.port}={port}", one.id, code=None)
-        if answer.returncode == 0:
-            (clone,) = answer.stdout.split()
-            twin = Stamped(world, clone, port, likeness(one.pages))
-            twin.look().sleep()
-            twin.step().sleep()
-            twin.look()
-            end(world, [clone])
-        one.look()
-        if turn % 2 == 0:
-            one.sleep_in_memory()
-            one.asked("hello")
-        last, name = name, f"generation{turn}"
-        world.dormouse("checkpoint", "--name", name, one.id)
-        world.dormouse("delete", "--force", one.id)
-        world.dormouse("snapshot", "verify", name)
-        if last != first:
-            world.dormouse("snapshot", "release", last)
-            world.dormouse("snapshot", "remove", last)
-        world.dormouse("snapshot", "hold", name)
-    world.notes.append(f"{turn} generations, {sleeps} sleeps")
+    for by_do in (False, True):
+        container, name, one = begin_held(world, by_do)
+        first, sleeps, turn = name, 0, 0
+        while sleeps < world.cycles:
+            turn += 1
+            options = ("--share", "snapshot" if turn % 2 else "none", "--home", "memory", *(("--base", first) if turn % 3 == 2 else ()))
+            one = of_snapshot(one, name, *options, container=container).look()
+            for _ in range(5):
+                one.sleep_in_memory()
+                one.step()
+                sleeps += 1
+            if turn % 2:
+                one.sleep_in_memory()
+            forked(one)
+            one.look()
+            if turn % 3:
+                # Most of its pages are away, or all.
+                one.sleep_in_memory()
+                if turn % 3 == 1:
+                    one.asked("hello")
+            last, name = name, f"{by_do}{turn}"
+            world.dormouse("checkpoint", "--name", name, one.id)
+            comes(lambda: world.status(one.id) in ("", "stopped"), ANSWER_SECONDS)
+            world.dormouse("delete", "--force", one.id, code=None)
+            world.dormouse("snapshot", "verify", name)
+            if last != first:
+                world.dormouse("snapshot", "release", last)
+                world.dormouse("snapshot", "remove", last)
+            world.dormouse("snapshot", "hold", name)
+        for each in (first, name):
+            world.dormouse("snapshot", "release", each)
+        world.notes.append(f"{turn} generations, {sleeps} sleeps")
+
+
+def forked(one):
+    """A clone of one that may sleep has the same pages, and goes on alone."""
+    port = free_port()
+    (clone,) = fork(one.world, one.id, "--port", f"{one.port}={port}")
+    twin = Stamped(one.world, clone, port, likeness(one.pages)).look()
+    for _ in range(2):
+        twin.sleep()
+        twin.step()
+    twin.look()
+    end(one.world, [clone])
 
 
 def written_from_memory(world):
     """Snapshots of sleepers in memory, and of one that woke and has most of its pages away, are whole; programs go on meanwhile."""
-    container, name, first = begin_held(world)
-    ones = [of_snapshot(first, name, "--share", "snapshot", "--home", "memory"), of_snapshot(first, name, "--home", "memory", container=container)]
-    inside, plain = contained(world, "--home", "memory", seed="two")
-
-    def check_clone(one, snapshot, is_asked=False):
-        world.dormouse("snapshot", "verify", snapshot)
-        clone = of_snapshot(one, snapshot)
-        steps = clone.asked("hello")["steps"]
-        said = clone.asked("look")
-        check(said["before"] == one.history.get(steps), f"what begins with the snapshot has wrong pages after {steps} steps of {one.pages.steps}")
-        check(is_asked or steps == one.pages.steps, f"it had {steps} steps of {one.pages.steps}")
-        clone.sleep()
-        check(clone.asked("look")["before"] == one.history[steps], "it has wrong pages once it has slept")
-        clone.end()
-    for one in (*ones, plain):
+    ones = []
+    for by_do, share in ((False, "none"), (False, "snapshot"), (True, "snapshot")):
+        container, name, first = begin_held(world, by_do)
+        ones.append((of_snapshot(first, name, "--share", share, "--home", "memory", container=container).look(), container))
+        world.dormouse("snapshot", "release", name)
+    container, one = contained(world, "--home", "memory", seed="two")
+    ones += [(one, container), (done(world, "--home", "memory", seed="three"), None)]
+    for one, container in ones:
         for turn in range(world.rounds):
-            one.step().sleep_in_memory()
-            home = one.home()
-            asleep = f"{one.id}.asleep{turn}"
-            world.dormouse("checkpoint", "--leave-running", "--name", asleep, one.id)
+            home = one.step().sleep_in_memory()
+            written = [f"{one.id}.asleep{turn}", f"{one.id}.awake{turn}"]
+            world.dormouse("checkpoint", "--leave-running", "--name", written[0], one.id)
             check(one.home() == home, f"written, it has {one.home()} instead of {home}")
             # Most of its pages stay away.
             world.dormouse("wake", one.id)
             check(one.asked("hello")["steps"] == one.pages.steps, "it has begun anew")
             away = one.home()["memory_pages"]
-            awake = f"{one.id}.awake{turn}"
-            world.dormouse("checkpoint", "--leave-running", "--name", awake, one.id)
+            world.dormouse("checkpoint", "--leave-running", "--name", written[1], one.id)
             one.look()
-            for snapshot in (asleep, awake):
-                check_clone(one, snapshot)
+            for snapshot in written:
+                check_written(one, snapshot, container)
             one.step().sleep_in_memory()
+            written = [f"{one.id}.asked{turn}{number}" for number in range(2)]
             with Asking(one, one.step, 0.02) as asking:
-                for number in range(2):
-                    world.dormouse("checkpoint", "--leave-running", "--name", f"{one.id}.asked{turn}{number}", one.id)
-            check(asking.times > 0, "nobody asked it meanwhile")
-            for number in range(2):
-                check_clone(one, f"{one.id}.asked{turn}{number}", is_asked=True)
+                for snapshot in written:
+                    world.dormouse("checkpoint", "--leave-running", "--name", snapshot, one.id)
+                    world.dormouse("hibernate", one.id, code=None)
+                    world.dormouse("wake", one.id, code=None)
+                until("a request", lambda: asking.times > 1 or asking.failure, PATIENCE)
+            for snapshot in written:
+                check_written(one, snapshot, container, is_asked=True)
             one.look()
         world.notes.append(f"{away} pages away")
-    # With its end.
-    for one, is_asleep in zip((*ones, plain), (True, False, True)):
+        # With its end.
         one.step().sleep_in_memory()
-        if not is_asleep:
+        if container:
             one.asked("hello")
         world.dormouse("checkpoint", "--name", f"{one.id}.last", one.id)
-        check_clone(one, f"{one.id}.last")
-    inside.delete(force=True)
+        check_written(one, f"{one.id}.last", container)
+
+
+def check_written(one, snapshot, container, is_asked=False):
+    """What begins with a snapshot has the pages that its first one had at one moment, also once it has slept."""
+    one.world.dormouse("snapshot", "verify", snapshot)
+    clone = of_snapshot(one, snapshot, container=container)
+    steps = clone.asked("hello")["steps"]
+    check(is_asked or steps == one.pages.steps, f"it had {steps} steps of {one.pages.steps}")
+    for how in ("has", "has slept, and has"):
+        check(clone.asked("look")["before"] == one.history.get(steps), f"what begins with the snapshot {how} wrong pages after {steps} steps")
+        clone.sleep()
+    clone.end()
 
 
 def many_at_once(world):
@@ -609,27 +651,26 @@ def without_room(world):
     """Pages that find no room beside themselves go to the disk, which is told; once there is room they are in memory again."""
     one = done(world, "--memory", "400M", "--home", "memory", beside=280)
     with events_of(one) as moves:
-        for turn in range(1, world.rounds + 1):
-            home = one.sleep()
-            until("its event", lambda: len(moves()) == turn, ANSWER_SECONDS)
-            told = moves()[-1]
-            check(told["to"] == "disk" and told["why"] == "no-room" and told["moved_pages"] > 60000 and told["left_bytes"] == 0, f"it tells {told}")
-            check(home["memory_pages"] == 0 and home["disk_bytes"] > 200 << 20, f"without room it has {home}")
-            said = world.dormouse("home", one.id, "memory", code=None)
-            if said.returncode:
-                check(said.stderr.count("\n") == 1 and "cannot move the pages" in said.stderr, f"to memory it goes with {said.stderr!r}")
-            check(world.status(one.id) == "running", f"it is {world.status(one.id)}")
-            one.step()
-            # What an order has told.
-            count = len(moves())
-            for _ in range(count - turn):
-                world.notes.append("an order has moved pages")
-        one.asked("drop")
-        one.pages.beside = b""
-        one.look().sleep()
-        home = one.home()
-        check(home["home"] == "memory" and home["memory_pages"] > 1000 and home["disk_bytes"] == 0, f"with room it has {home}")
+        home = one.sleep()
+        until("its event", moves, ANSWER_SECONDS)
+        told = moves()[-1]
+        check(told["to"] == "disk" and told["why"] == "no-room" and told["moved_pages"] > 60000 and told["left_bytes"] == 0, f"it tells {told}")
+        check(home["memory_pages"] == 0 and home["disk_bytes"] > 200 << 20, f"without room it has {home}")
+        why = world.refused("home", one.id, "memory", says=("cannot move the pages", one.id))
         one.step()
+        for _ in range(world.rounds):
+            # What has not changed is on the disk.
+            home = one.sleep()
+            check(home["disk_bytes"] > 200 << 20, f"without room it has {home}")
+            one.step()
+        one.asked("drop")
+        one.pages.beside = []
+        one.look().sleep()
+        home = one.home("memory")
+        check(home["home"] == "memory" and home["memory_pages"] > 1000 and home["disk_bytes"] == 0, f"with room it has {home}")
+        one.step().sleep_in_memory()
+        one.look()
+    world.notes.append(why)
 
 
 def by_settings(world):
@@ -638,7 +679,7 @@ def by_settings(world):
 
     def run_with(home, node):
         container = world.container(PYTHON, "/srv/stamped.py", "{port}", "one", COUNT, 0)
-        (container.srv / "stamped.py").write_text(PROGRAM)
+        put_program(container)
         annotated(container.write_bundle(), {"dev.dormouse.home": home} if home else {})
         settings.write_text(node)
         settings.chmod(0o600)

@@ -96,6 +96,7 @@ def refused(world):
     world.refused("snapshot", "verify", name, "--key-file", other, says=("another key",))
     world.refused("snapshot", "verify", plain, "--key-file", key, says=("not sealed",))
     world.refused("do", "--from", name, "--", "true", says=("--key-file",))
+    world.refused("diff", "bench", "--base", name, "--data", key, says=("sealed",))
     for file in ("kernel.img", "pages.table", "orphans.img", "manifest.json"):
         for place in places_of(path / file)[::2]:
             with flipped(path / file, place):

@@ -30,9 +30,10 @@ pub struct Example {
 }
 
 impl Example {
-    pub fn start(root: &Root) -> Result<Self, Failure> {
+    /// Starts one, to measure `what` on.
+    pub fn start(root: &Root, what: &str) -> Result<Self, Failure> {
         let failed = |why: String| -> Failure {
-            format!("cannot measure codecs: no sandbox is awake, and one with python3 cannot be started: {why}; pass --data FILE")
+            format!("cannot measure {what}: no sandbox is awake, and one with python3 cannot be started: {why}; pass --data FILE")
                 .into()
         };
         let id = Id::new(&format!("codec-bench-{}", std::process::id()))?;

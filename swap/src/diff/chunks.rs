@@ -57,6 +57,11 @@ impl Chunks {
         self.live_bytes
     }
 
+    /// Bytes of a record with this head, as it lies in memory.
+    pub fn bytes_of(head: &Head) -> u64 {
+        rounded(HEAD_BYTES + usize::from(head.len)) as u64
+    }
+
     /// Bytes of the host's memory that they take.
     pub fn held_bytes(&self) -> u64 {
         self.pages * PAGE_BYTES as u64

@@ -29,11 +29,13 @@ const _: () = assert!(PLACES_MASK as usize + 1 == PAGE_BYTES);
 const NONE: PageId = PageId::MAX;
 /// Of whatever the index is made for, and of the key of its hash.
 const OF_BYTES: usize = 32;
-const KEY_BYTES: usize = blake3::KEY_LEN;
+/// Words of a page that are hashed side by side.
+const LANES: usize = 8;
+const KEY_BYTES: usize = LANES * 8;
 /// Bytes before the hashes: kind, version, buckets, pages, the two above, and the places of samples.
 const HEAD_BYTES: usize = 24 + OF_BYTES + KEY_BYTES + MAPS * SAMPLE * 2;
-/// Bytes of a page's hash, of the 32 that there are, and of its number.
-const HASH_BYTES: usize = 16;
+/// Bytes of a page's hash, and of its number.
+const HASH_BYTES: usize = size_of::<u64>();
 const ID_BYTES: usize = size_of::<PageId>();
 /// Pages that one thread hashes at a time.
 const PART_PAGES: usize = 256;
@@ -59,6 +61,31 @@ pub struct BaseIndex {
     places: [[u16; SAMPLE]; MAPS],
     pages: usize,
     buckets: u32,
+}
+
+/// Pages, each with how many samples it has in common with another one.
+pub struct Candidates {
+    pages: [(u8, PageId); CANDIDATES],
+    count: usize,
+}
+
+impl Candidates {
+    fn add(&mut self, id: PageId) {
+        if let Some(seen) = self.pages[..self.count].iter_mut().find(|(_, seen)| *seen == id) {
+            seen.0 += 1;
+        } else if let Some(place) = self.pages.get_mut(self.count) {
+            (*place, self.count) = ((1, id), self.count + 1);
+        }
+    }
+
+    fn order(&mut self) {
+        self.pages[..self.count].sort_by_key(|(samples, _)| std::cmp::Reverse(*samples));
+    }
+
+    /// The pages in that order.
+    pub fn ids(&self) -> impl Iterator<Item = PageId> {
+        self.pages[..self.count].iter().map(|(_, id)| *id)
+    }
 }
 
 enum Bytes {
@@ -212,25 +239,28 @@ impl BaseIndex {
         let wanted = hash(&self.key, page);
         let hashes = self.bytes.all().get(HEAD_BYTES..)?.get(..self.pages * HASH_BYTES)?;
         let hashes = hashes.as_chunks::<HASH_BYTES>().0;
-        let at = hashes.binary_search_by(|hash| u128::from_le_bytes(*hash).cmp(&wanted)).ok()?;
+        let at = hashes.binary_search_by(|hash| u64::from_le_bytes(*hash).cmp(&wanted)).ok()?;
         self.number(HEAD_BYTES + self.pages * HASH_BYTES + at * ID_BYTES)
     }
 
-    /// Calls `each` for pages that may be like this one; some may come twice.
-    pub(super) fn candidates(&self, page: &PageBytes, mut each: impl FnMut(PageId)) {
+    /// Pages that may be like this one, those that have most samples in common with it first.
+    pub(super) fn candidates(&self, page: &PageBytes) -> Candidates {
         let first = HEAD_BYTES + self.pages * (HASH_BYTES + ID_BYTES);
         let starts: [usize; MAPS] = std::array::from_fn(|map| {
             let bucket = bucket(page, &self.places[map], self.buckets);
             first + ((map << self.buckets) + bucket) * WAYS * ID_BYTES
         });
+        let mut found = Candidates { pages: [(0, 0); CANDIDATES], count: 0 };
         for start in starts {
             for way in 0..WAYS {
                 match self.number(start + way * ID_BYTES) {
                     Some(NONE) | None => break,
-                    Some(id) => each(id),
+                    Some(id) => found.add(id),
                 }
             }
         }
+        found.order();
+        found
     }
 
     fn number(&self, at: usize) -> Option<PageId> {
@@ -244,9 +274,23 @@ fn bytes_of(pages: usize, buckets: u32) -> usize {
     HEAD_BYTES + pages * (HASH_BYTES + ID_BYTES) + (MAPS << buckets) * WAYS * ID_BYTES
 }
 
-fn hash(key: &[u8; KEY_BYTES], page: &PageBytes) -> u128 {
-    let hash = blake3::keyed_hash(key, page);
-    hash.as_bytes().first_chunk::<HASH_BYTES>().map_or(0, |bytes| u128::from_le_bytes(*bytes))
+/// The hash of a page by a key, which is quick, and no proof of anything: pages are compared, so that who finds another page with the same
+/// hash only spoils the search for his own.
+fn hash(key: &[u8; KEY_BYTES], page: &PageBytes) -> u64 {
+    let key = key.as_chunks::<8>().0;
+    let mut lanes: [u64; LANES] =
+        std::array::from_fn(|at| key.get(at).map_or(0, |word| u64::from_le_bytes(*word)));
+    let mix = |hash: u64, word: u64| {
+        // Each step can be undone, so that no difference gets lost, and brings high bits down.
+        let hash = (hash ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25);
+        hash ^ hash >> 29
+    };
+    for line in page.as_chunks::<8>().0.as_chunks::<LANES>().0 {
+        for (lane, word) in lanes.iter_mut().zip(line) {
+            *lane = mix(*lane, u64::from_le_bytes(*word));
+        }
+    }
+    lanes.into_iter().fold(0, mix)
 }
 
 /// The number of the bucket for a page's sample.
@@ -268,7 +312,7 @@ fn put_hashes<'p>(
         let hash = |id: &PageId| (page(*id).map_or(0, |page| hash(key, page)), *id);
         part.iter().map(hash).collect::<Vec<_>>()
     });
-    let mut hashes: Vec<(u128, PageId)> = hashed.into_iter().flatten().collect();
+    let mut hashes: Vec<(u64, PageId)> = hashed.into_iter().flatten().collect();
     hashes.sort_unstable();
     hashes.iter().for_each(|(hash, _)| out.extend_from_slice(&hash.to_le_bytes()));
     hashes.iter().for_each(|(_, id)| out.extend_from_slice(&id.to_le_bytes()));
@@ -321,10 +365,9 @@ mod tests {
     }
 
     fn like(index: &BaseIndex, page: &PageBytes) -> Vec<PageId> {
-        let mut found = Vec::new();
-        index.candidates(page, |id| found.push(id));
+        let mut found: Vec<PageId> = index.candidates(page).ids().collect();
         found.sort_unstable();
-        found.dedup();
+        assert!(found.windows(2).all(|two| two[0] != two[1]));
         found
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use codec::{Packer, Style, TableSet};
 
 use super::coding::{self, DIFF_MAX};
-use super::index::{BaseIndex, CANDIDATES};
+use super::index::BaseIndex;
 use super::record::{Head, Kind, PACKED_MAX};
 use crate::base::{Base, FileBase};
 use crate::page::{Class, PageBytes, PageId};
@@ -14,11 +14,15 @@ use crate::staging::repeated_word;
 
 /// With no more words of the base's page of the same number than these, no other page is looked for.
 const NEAR_WORDS: u32 = 8;
+/// So many candidates are looked at.
+const TRIED: usize = 16;
 /// From so many different words on a page is no relative.
 const FAR_WORDS: u32 = 448;
 /// Of a longer difference it is tried whether LZ4 makes it shorter, by so many bytes at least.
 const PACKED_MIN: usize = 48;
 const GAIN_MIN: usize = 16;
+/// And by such a part of it: a page that is packed takes twice the time to come back.
+const GAIN_PART: usize = 8;
 /// Bytes of the length in front of it then.
 pub const LENGTH_BYTES: usize = 2;
 /// Beside a longer one it is tried whether the page packs better by itself.
@@ -82,22 +86,20 @@ impl Reference {
         if let Some(index) = self.index.as_ref().filter(|_| words > NEAR_WORDS) {
             index.equal(page).iter().for_each(|other| closer(*other, &mut words));
             if words > NEAR_WORDS {
-                let (mut seen, mut count) = ([id; CANDIDATES], 0);
-                index.candidates(page, |other| {
-                    if words > NEAR_WORDS && !seen[..count].contains(&other) && other != id {
-                        closer(other, &mut words);
-                        if let Some(place) = seen.get_mut(count) {
-                            (*place, count) = (other, count + 1);
-                        }
+                let found = index.candidates(page);
+                for other in found.ids().filter(|other| *other != id).take(TRIED) {
+                    closer(other, &mut words);
+                    if words <= NEAR_WORDS {
+                        break;
                     }
-                });
+                }
             }
         }
         found
     }
 }
 
-/// The rest of a page that is to be kept.
+/// The way in which a page is to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     Zero,
@@ -160,7 +162,7 @@ impl<'r> PagePacker<'r> {
                 best = (Kind::Xor, self.diff.len());
             }
             if self.diff.len() > PACKED_MIN {
-                let room = (best.1 - GAIN_MIN).min(PACKED_MAX);
+                let room = room_for(best.1);
                 // LZ4's blocks do not say how long they were.
                 let (front, packed) = self.packed[..room].split_at_mut(LENGTH_BYTES);
                 if let Some(len) = self.lz4.pack(&self.diff, packed) {
@@ -170,13 +172,18 @@ impl<'r> PagePacker<'r> {
             }
         }
         if best.1 > LONG {
-            let room = (best.1 - GAIN_MIN).min(PACKED_MAX);
+            let room = room_for(best.1);
             if let Some(len) = self.lz4.pack(page, &mut self.alone[..room]) {
                 best = (Kind::Packed, len);
             }
         }
         (best, base.map_or(0, |(base, _)| base))
     }
+}
+
+/// How long a record that is packed may be in place of one of so many bytes.
+fn room_for(len: usize) -> usize {
+    (len - GAIN_MIN.max(len / GAIN_PART)).min(PACKED_MAX)
 }
 
 fn head(kind: Kind, class: Class, bytes: &[u8], base: PageId, page: &PageBytes) -> Head {

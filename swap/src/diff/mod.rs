@@ -9,8 +9,10 @@ mod coding;
 mod home;
 mod index;
 mod matcher;
+mod measure;
 mod record;
 
 pub use home::MemoryHome;
 pub use index::{BaseIndex, IndexError};
 pub use matcher::Reference;
+pub use measure::{DiffMeasured, MeasureError, PagesInMemory, Spread, WayMeasured, measure_diffs};

@@ -31,7 +31,9 @@ impl Node for HostInode {
     }
 
     fn root_handle(&self) -> Option<u32> {
-        self.fs.root.lock().upgrade()?.own_handle()
+        // Not with the lock held: the root has one of its own for this.
+        let root = self.fs.root.lock().upgrade();
+        root?.own_handle()
     }
 
     fn is_by_name(&self, now: &HostStat) -> bool {

@@ -14,6 +14,8 @@ pub const MOST_BYTES: usize = 64 << 20;
 pub struct Source {
     pub file: File,
     pub ranges: Vec<Range<u64>>,
+    /// Where the page number 0 lies, or would.
+    pub first: u64,
 }
 
 impl Source {
@@ -32,12 +34,30 @@ impl Source {
             return Ok(memory);
         }
         let mut memory = vec![0; most / PIECE_BYTES * PIECE_BYTES];
-        let (all, taken) = (u128::from(len / piece), (memory.len() / PIECE_BYTES) as u128);
-        for (number, part) in (0..).zip(memory.chunks_exact_mut(PIECE_BYTES)) {
-            let at = u64::try_from(number * all / taken).map_err(io::Error::other)?;
+        let parts = memory.len() / PIECE_BYTES;
+        for (at, part) in self.spread(parts).zip(memory.chunks_exact_mut(PIECE_BYTES)) {
             self.read_at(at * piece, part)?;
         }
         Ok(memory)
+    }
+
+    /// The numbers of the pages that [`Self::read`] reads.
+    pub fn numbers(&self, most: usize) -> Vec<u32> {
+        let in_order = self.ranges.iter().flat_map(|range| range.clone().step_by(PAGE_BYTES));
+        let number = |at: u64| u32::try_from((at - self.first) / PAGE_BYTES as u64).unwrap_or(u32::MAX);
+        let all: Vec<u32> = in_order.map(number).collect();
+        if self.len() <= most as u64 {
+            return all;
+        }
+        let pages = PIECE_BYTES / PAGE_BYTES;
+        let starts = self.spread(most / PIECE_BYTES).filter_map(|at| usize::try_from(at).ok());
+        starts.flat_map(|at| all.iter().skip(at * pages).take(pages)).copied().collect()
+    }
+
+    /// So many of the partitions that it has, evenly spread.
+    fn spread(&self, parts: usize) -> impl Iterator<Item = u64> {
+        let all = u128::from(self.len() / PIECE_BYTES as u64);
+        (0..parts as u128).filter_map(move |number| u64::try_from(number * all / parts as u128).ok())
     }
 
     /// Reads from the place that follows so many bytes of the ranges.
@@ -97,23 +117,27 @@ mod tests {
         let source = Source {
             file: numbered(40),
             ranges: vec![PAGE..3 * PAGE, 10 * PAGE..11 * PAGE, 39 * PAGE..40 * PAGE],
+            first: PAGE,
         };
         assert_eq!(source.len(), 4 * PAGE);
         assert_eq!(numbers(&source.read(MOST_BYTES).unwrap()), [1, 2, 10, 39]);
+        assert_eq!(source.numbers(MOST_BYTES), [0, 1, 9, 38]);
     }
 
     #[test]
     fn of_more_it_takes_partitions_from_everywhere() {
-        let source = Source { file: numbered(16 * 40), ranges: whole(16 * 40) };
+        let source = Source { file: numbered(16 * 40), ranges: whole(16 * 40), first: 0 };
         let taken = numbers(&source.read(4 * PIECE_BYTES + 100).unwrap());
         let first: Vec<u64> = taken.iter().copied().step_by(16).collect();
         assert_eq!((first, taken.len()), (vec![0, 160, 320, 480], 64));
         assert_eq!(taken[17], 161);
+        let numbers: Vec<u64> = source.numbers(4 * PIECE_BYTES + 100).into_iter().map(u64::from).collect();
+        assert_eq!(numbers, taken);
     }
 
     #[test]
     fn a_file_that_has_shrunk_is_an_error() {
-        let source = Source { file: numbered(2), ranges: whole(3) };
+        let source = Source { file: numbered(2), ranges: whole(3), first: 0 };
         assert_eq!(source.read(MOST_BYTES).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

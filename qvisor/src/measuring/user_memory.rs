@@ -10,7 +10,7 @@ use std::path::Path;
 use abi::layout::{PAGE_SIZE, USER_PHYS};
 use rustix::fs::{SeekFrom, seek};
 
-use super::sample::Source;
+use super::source::Source;
 
 /// The name of the file behind user memory (`vmm::memory`).
 const FILE: &str = "/memfd:dormouse-user";
@@ -18,12 +18,13 @@ const FILE: &str = "/memfd:dormouse-user";
 /// The pages of programs in the VMM's process that the host holds; `None`: this process is no VMM.
 pub fn open(process: &Path) -> io::Result<Option<Source>> {
     if let Some(file) = user_file(process)? {
-        return Ok(Some(Source { ranges: data_ranges(&file)?, file }));
+        return Ok(Some(Source { ranges: data_ranges(&file)?, file, first: 0 }));
     }
     let maps = fs::read_to_string(process.join("maps"))?;
     let Some(range) = private_memory(&maps) else { return Ok(None) };
+    let first = range.start;
     let ranges = present_ranges(&File::open(process.join("pagemap"))?, range)?;
-    Ok(Some(Source { file: File::open(process.join("mem"))?, ranges }))
+    Ok(Some(Source { file: File::open(process.join("mem"))?, ranges, first }))
 }
 
 fn user_file(process: &Path) -> io::Result<Option<File>> {
