@@ -74,11 +74,15 @@ def linpack(found):
     lines = []
     for which, states in found.items():
         for state, row in states.items():
-            # What the sandbox needed beyond a run of its own when warm, by how often it had to ask.
-            fault = [(run - warm) / 1000 / faults for run, warm, faults in zip(row["run"], row["warm"], row["faults"]) if faults]
-            lines.append((which, state, cell(row["warm"], MS), cell(row["run"], MS), cell(ratios(row["run"], row["warm"])),
-                          cell(row["faults"], 1, 0), cell(row["pages"], 1, 0), cell(row["set"], 1, 0), cell(fault, 1, 1)))
-    table = rows(("engine, n", "slept", "warm, ms", "run, ms", "run ÷ warm", "faults", "pages by faults", "working set, pages", "a fault, µs"), lines)
+            # Beyond a warm run, where nothing came at once: a page of the base that is shown is a fault, too.
+            together = zip(row["run"], row["warm"], row["pages"], row["shown"])
+            each = [(run - warm) / 1000 / max(pages + shown, 1) for run, warm, pages, shown in together]
+            counts = (cell(row[name], 1, 0) for name in ("faults", "pages", "shown", "set"))
+            lines.append((which, state, cell(row["warm"], MS), cell(row["run"], MS), cell(ratios(row["run"], row["warm"])), *counts,
+                          cell(each if "page by page" in state else [], 1, 1)))
+    headings = ("engine, n", "slept", "warm, ms", "run, ms", "run ÷ warm", "faults", "pages by faults", "base pages shown", "working set, pages",
+                "a page, µs")
+    table = rows(headings, lines)
     return f"{table}\n\n{further_faults(found)}"
 
 
@@ -89,11 +93,14 @@ def further_faults(found):
         of_engine = [states for which, states in found.items() if which.startswith(f"{engine},")]
         small, large = of_engine[0], of_engine[-1]
         for state in large if small is not large else ():
-            more = {name: median(large[state][name]) - median(small[state][name]) for name in ("run", "warm", "faults", "pages")}
+            more = {name: median(large[state][name]) - median(small[state][name]) for name in ("run", "warm", "faults", "pages", "shown")}
             took = (more["run"] - more["warm"]) / 1000
-            each = [f"{took / more[name]:.2f}" if more[name] > 0 else "–" for name in ("faults", "pages")]
-            lines.append((engine, state, f"{more['faults']:.0f}", f"{more['pages']:.0f}", f"{took / 1000:.1f}", *each))
-    return rows(("engine", "slept", "further faults", "further pages", "further time, ms", "a fault, µs", "a page, µs"), lines)
+            counts = more["faults"], more["pages"], more["pages"] + more["shown"]
+            each = [f"{took / count:.2f}" if count > 0 else "–" for count in (counts[0], counts[2])]
+            lines.append((engine, state, *(f"{count:.0f}" for count in counts), f"{took / 1000:.1f}", *each))
+    headings = ("engine", "slept", "further faults", "further pages by faults", "with base pages shown", "further time, ms", "a fault, µs",
+                "a page, µs")
+    return rows(headings, lines)
 
 
 def packing(found):

@@ -134,7 +134,7 @@ pub enum Command {
     },
     /// Change limits of a running container
     Update(Box<UpdateArgs>),
-    /// Put a sandbox's memory on disk until it is woken
+    /// Put a sandbox to sleep until it is woken: its memory goes to the disk, or where --home says
     Hibernate {
         id: String,
         /// Print a JSON object

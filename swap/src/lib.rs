@@ -60,7 +60,7 @@ pub use codec::{Engine, Style};
 pub use base::{Base, BaseTables, FileBase};
 pub use below::BELOW_MAX;
 pub use bits::Bits;
-pub use diff::{BaseIndex, IndexError, MemoryHome, Reference};
+pub use diff::{BASE_PAGES_MAX, BaseIndex, IndexError, MemoryHome, Reference};
 pub use diff::{DiffMeasured, MeasureError, PagesInMemory, Spread, WayMeasured, measure_diffs};
 pub use disk::SwapHome;
 pub use error::{BaseError, ExportError, PackError, SwapError, TablesError};

@@ -10,7 +10,7 @@ use crate::diff::MemoryHome;
 use crate::disk::SwapHome;
 use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
-use crate::page::{Class, Page, PageId};
+use crate::page::{Class, PAGE_BYTES, Page, PageId};
 
 /// More pages than these go to the disk first, which takes less time than packing them, and move from there: 32 MiB.
 const AT_ONCE_PAGES: usize = 8192;
@@ -123,6 +123,12 @@ impl TieredHome {
     pub fn move_next(&mut self, moves: &mut Moves, most: usize) -> Result<Option<usize>, SwapError> {
         let left = moves.pages.get(moves.at..).unwrap_or_default();
         // The working set is one piece in its file.
+        let most = if moves.to == Tier::Disk && self.disk.is_short_of((left.len() * PAGE_BYTES) as u64) {
+            // Each batch becomes a packed set, and many small ones are packed anew.
+            most.max(AT_ONCE_PAGES)
+        } else {
+            most
+        };
         let most = if moves.at < moves.of_set { most.min(moves.of_set - moves.at) } else { most };
         let next = &left[..left.len().min(most)];
         let Some(memory) = self.memory.as_mut().filter(|_| !next.is_empty()) else { return Ok(None) };

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from bases import hold, keepers, lose
 from forks import end, fork
-from lib.command import finish
 from lib.network import free_port
 from lib.outcome import check
 from lib.tree import DORMOUSE
@@ -231,13 +230,13 @@ def of_snapshot(first, name, *options, container=None):
 
 @contextmanager
 def events_of(one):
-    """Writes down what a sandbox tells; result: what gives those moves of pages that it told so far."""
+    """Writes down what a sandbox tells; result: what gives the events so far."""
     log = one.world.directory / f"{one.id}.events"
     with open(log, "wb") as output, subprocess.Popen(
             [str(DORMOUSE), "events", one.id], stdin=subprocess.DEVNULL, stdout=output, env={**os.environ, **one.world.environment}) as command:
         try:
             until("a first event", lambda: b"\n" in log.read_bytes(), ANSWER_SECONDS)
-            yield lambda: [event["moved"] for event in map(json.loads, log.read_text().split("\n")[:-1]) if "moved" in event]
+            yield lambda: [json.loads(line) for line in log.read_text().split("\n")[:-1]]
         finally:
             command.kill()
 
@@ -251,6 +250,10 @@ def own_disk(world, size):
             yield world.swap
         finally:
             world.swap = kept
+
+
+def moves_in(events):
+    return [event["moved"] for event in events() if "moved" in event]
 
 
 def bytes_in(disk):
@@ -337,7 +340,7 @@ def plain(world):
 
 def on_a_base(world):
     """Another start of a program is kept as differences from a snapshot that is held, also once that is released, or its keeper gone."""
-    _, name, _ = begin_held(world)
+    name = begin_held(world)[1]
     container, inside = contained(world, "--home", "memory", "--base", name)
     ones = [done(world, "--home", "memory", "--base", name), done(world, "--home", "memory", "--base", name, seed="two"), inside]
     for turn in range(2 * world.rounds):
@@ -446,17 +449,17 @@ def demoted(world):
     ones = [of_snapshot(first, name, "--home", "memory,disk:200ms"), of_snapshot(first, name, "--home", "memory,disk:200ms", container=container),
             done(world, "--home", "memory,disk:200ms")]
     for one in ones:
-        with events_of(one) as moves:
+        with events_of(one) as events:
             for turn in range(1, 2 * world.rounds):
                 one.step().sleep()
-                until("its move", lambda: len(moves()) == turn, PATIENCE)
-                told = moves()[-1]
+                until("its move", lambda: len(moves_in(events)) == turn, PATIENCE)
+                told = moves_in(events)[-1]
                 check(told["to"] == "disk" and told["why"] == "time" and told["moved_pages"] > 0 and told["left_bytes"] == 0, f"it tells {told}")
                 home = one.home()
                 check(home["home"] == "memory" and home["memory_pages"] == 0 and home["disk_bytes"] > 0, f"moved, it has {home}")
         one.look().end()
     one = done(world, "--home", "memory,disk:3s")
-    with events_of(one) as moves:
+    with events_of(one) as events:
         for _ in range(world.rounds):
             since = time.monotonic()
             one.step().sleep_in_memory()
@@ -464,17 +467,17 @@ def demoted(world):
             # A machine that is busy may be slower than that.
             took = time.monotonic() - since
             time.sleep(1)
-            check(not moves() or took > 3, f"one that woke before has {moves()}")
+            check(not moves_in(events) or took > 3, f"one that woke before has {moves_in(events)}")
         time.sleep(3)
-        check(not moves() or took > 3, f"awake, it has {moves()}")
+        check(not moves_in(events) or took > 3, f"awake, it has {moves_in(events)}")
         one.sleep_in_memory()
-        until("its move", lambda: any(told["why"] == "time" and told["moved_pages"] > 0 for told in moves()), PATIENCE)
+        until("its move", lambda: any(told["why"] == "time" and told["moved_pages"] > 0 for told in moves_in(events)), PATIENCE)
     one.look()
 
 
 def refused_in_words(world):
     """What cannot be is refused in words, and leaves nothing."""
-    container, first = contained(world)
+    container, _ = contained(world)
     name, _ = container.checkpoint(leave=True)
     held, _ = container.checkpoint()
     container.delete()
@@ -502,7 +505,7 @@ def refused_in_words(world):
             said = world.dormouse("do", f"{option}={value}", "--", "/bin/true", code=None)
             words = said.stderr.splitlines()
             check(said.returncode > 0 and option in words[0] and "panicked" not in said.stderr, f"{option}={value} says {said.stderr!r}")
-            check(value in words[0] and "give" in words[0] or "time" in words[0], f"{option}={value} says {words[0]!r}")
+            check(value in words[0] and ("give" in words[0] or "time" in words[0]), f"{option}={value} says {words[0]!r}")
     check(world.ids() == before, f"there are {world.ids() - before}")
     world.check_gone(new)
     key = new_key(world)
@@ -648,20 +651,21 @@ def many_at_once(world):
 
 
 def without_room(world):
-    """Pages that find no room beside themselves go to the disk, which is told; once there is room they are in memory again."""
+    """Pages that find no room beside themselves are on the disk, which is told; once there is room they are in memory again."""
     one = done(world, "--memory", "400M", "--home", "memory", beside=280)
-    with events_of(one) as moves:
-        home = one.sleep()
-        until("its event", moves, ANSWER_SECONDS)
-        told = moves()[-1]
-        check(told["to"] == "disk" and told["why"] == "no-room" and told["moved_pages"] > 60000 and told["left_bytes"] == 0, f"it tells {told}")
-        check(home["memory_pages"] == 0 and home["disk_bytes"] > 200 << 20, f"without room it has {home}")
+    with events_of(one) as events:
+        def without():
+            """What was told of it: many pages go to the disk first, and some of them may have found room."""
+            return [event.get("error") or event["moved"] for event in events() if "error" in event or event.get("moved", {}).get("why") == "no-room"]
+        one.sleep()
+        told = until("word of that", without, PATIENCE)[0]
+        home = one.home()
+        check(home["home"] == "memory" and home["disk_bytes"] > 100 << 20, f"without room it has {home}, and tells {told}")
         why = world.refused("home", one.id, "memory", says=("cannot move the pages", one.id))
         one.step()
         for _ in range(world.rounds):
-            # What has not changed is on the disk.
             home = one.sleep()
-            check(home["disk_bytes"] > 200 << 20, f"without room it has {home}")
+            check(home["disk_bytes"] > 100 << 20, f"without room it has {home}")
             one.step()
         one.asked("drop")
         one.pages.beside = []
@@ -670,7 +674,33 @@ def without_room(world):
         check(home["home"] == "memory" and home["memory_pages"] > 1000 and home["disk_bytes"] == 0, f"with room it has {home}")
         one.step().sleep_in_memory()
         one.look()
-    world.notes.append(why)
+    world.notes += [f"told: {told}", why]
+
+
+def lifted(world):
+    """Many pages go to the disk first, and then to memory, which is told; one that wakes meanwhile has all of them."""
+    one = done(world, "--home", "memory", beside=40)
+    with events_of(one) as events:
+        for _ in range(2):
+            one.step().sleep()
+            until("all pages to be in memory", lambda: one.home()["disk_bytes"] == 0, PATIENCE)
+            check(one.home()["memory_pages"] > 10000, f"it has {one.home()}")
+            until("its event", lambda: moves_in(events), PATIENCE)
+            told = moves_in(events)[-1]
+            check((told["to"], told["why"]) == ("memory", "many") and told["moved_pages"] > 10000 and told["left_bytes"] > 40 << 20, f"it tells {told}")
+        one.look()
+        check(not [event for event in events() if "error" in event], f"it tells {events()}")
+    for pause in (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5):
+        one = done(world, "--home", "memory", beside=40)
+        one.step().sleep()
+        time.sleep(pause)
+        one.step().sleep()
+        one.step()
+        one.home("disk")
+        one.step().sleep()
+        back = one.home("memory")
+        check(back["home"] == "memory" and back["disk_bytes"] == 0, f"ordered to memory, it has {back}")
+        one.step().look().end()
 
 
 def by_settings(world):
@@ -730,5 +760,6 @@ CASES = [
     ("memory-checkpoint", written_from_memory, ()),
     ("memory-many", many_at_once, ()),
     ("memory-no-room", without_room, ()),
+    ("memory-lifted", lifted, ()),
     ("memory-settings", by_settings, ()),
 ]

@@ -32,6 +32,8 @@ pub struct Chunks {
 struct Chunk {
     memory: Large,
     used: usize,
+    /// Bytes of the records that there are.
+    live: usize,
     /// How many records have a part in each page.
     records: Box<[u16; PAGES]>,
 }
@@ -83,6 +85,7 @@ impl Chunks {
         to[..HEAD_BYTES].copy_from_slice(&head.bytes());
         to[HEAD_BYTES..].copy_from_slice(bytes);
         chunk.used += len;
+        chunk.live += len;
         for page in pages_of(start, len) {
             self.pages += u64::from(chunk.records[page] == 0);
             chunk.records[page] += 1;
@@ -103,13 +106,29 @@ impl Chunks {
         if number >= CHUNKS_MAX {
             return None;
         }
-        let chunk = Chunk { memory: Large::small(PAGES)?, used: 0, records: Box::new([0; PAGES]) };
+        let chunk = Chunk { memory: Large::small(PAGES)?, used: 0, live: 0, records: Box::new([0; PAGES]) };
         match self.chunks.get_mut(number) {
             Some(place) => *place = Some(chunk),
             None => self.chunks.push(Some(chunk)),
         }
         self.last = Some(number);
         Some(number)
+    }
+
+    /// Whether two records are in one chunk.
+    pub fn are_together(a: Place, b: Place) -> bool {
+        a as usize * UNIT / CHUNK == b as usize * UNIT / CHUNK
+    }
+
+    /// Nothing more comes to the chunk of a record, which is to be moved. False: too little is lost in it for that.
+    pub fn leave(&mut self, place: Place) -> bool {
+        let number = place as usize * UNIT / CHUNK;
+        let Some(Some(chunk)) = self.chunks.get(number) else { return false };
+        let is_loose = chunk.live < chunk.used / 4 * 3;
+        if is_loose {
+            self.last = self.last.filter(|last| *last != number);
+        }
+        is_loose
     }
 
     /// The record at a place.
@@ -136,6 +155,7 @@ impl Chunks {
                 }
             }
         }
+        chunk.live -= len;
         self.live_bytes -= len as u64;
         if self.free.len() >= FREE_PAGES {
             self.give_back();

@@ -163,24 +163,43 @@ impl State {
         }
     }
 
-    /// Gives back what is lost, by moving all records if much of it lies between them.
+    /// Gives back what is lost. If much of it lies between records, they move together, chunk by chunk.
     fn compact(&mut self) {
         self.chunks.give_back();
         let (held, live) = (self.chunks.held_bytes(), self.chunks.live_bytes());
         if held.saturating_sub(live) > LOSS_MIN.max(live / 4) {
-            let mut moved = Chunks::default();
-            let move_one = |(id, code): (&PageId, &Code)| {
-                let Way::Record(place) = code.way() else { return Some((*id, *code)) };
-                let (head, bytes) = self.chunks.get(place)?;
-                Some((*id, Code::new(Way::Record(moved.put(&head, bytes)?), code.class())))
-            };
-            // Without memory for it they stay where they are.
-            if let Some(places) = self.places.iter().map(move_one).collect::<Option<_>>() {
-                (self.places, self.chunks) = (places, moved);
-            }
+            self.move_together();
         }
         self.places.shrink_to_fit();
         self.set.shrink_to_fit();
+    }
+
+    fn move_together(&mut self) {
+        let place = |(id, code): (&PageId, &Code)| match code.way() {
+            Way::Record(place) => Some((place, *id)),
+            Way::Zero | Way::Base(_) => None,
+        };
+        let mut records: Vec<(Place, PageId)> = self.places.iter().filter_map(place).collect();
+        records.sort_unstable();
+        let mut bytes = Vec::new();
+        for of_chunk in records.chunk_by(|a, b| Chunks::are_together(a.0, b.0)) {
+            let Some(&(first, _)) = of_chunk.first() else { continue };
+            if !self.chunks.leave(first) {
+                continue;
+            }
+            for (place, id) in of_chunk {
+                let Some((head, content)) = self.chunks.get(*place) else { continue };
+                bytes.clear();
+                bytes.extend_from_slice(content);
+                // Without memory for it they stay where they are.
+                let Some(moved) = self.chunks.put(&head, &bytes) else { return };
+                if let Some(code) = self.places.get_mut(id) {
+                    *code = Code::new(Way::Record(moved), code.class());
+                }
+                self.chunks.free(*place);
+            }
+            self.chunks.give_back();
+        }
     }
 }
 
@@ -263,7 +282,7 @@ impl MemoryHome {
                 Kept::Base(id) => Way::Base(id),
                 Kept::Record(head) => {
                     let mut chunks = chunks.lock().unwrap_or_else(PoisonError::into_inner);
-                    let has_room = chunks.live_bytes() + bytes.len() as u64 <= self.limit_bytes;
+                    let has_room = chunks.held_bytes() + bytes.len() as u64 <= self.limit_bytes;
                     match has_room.then(|| chunks.put(&head, bytes)).flatten() {
                         Some(place) => Way::Record(place),
                         None => {
@@ -390,7 +409,6 @@ impl Home for MemoryHome {
         self.put(working_set, rest)?;
         let state = self.state();
         state.set = working_set.iter().map(|page| page.id).collect();
-        state.compact();
         self.reference.iter().for_each(Reference::rest);
         let pages = (working_set.len() + rest.len()) as u64;
         Ok(Stored { memory_pages: pages, memory_bytes: self.stored_bytes(), ..Stored::default() })
@@ -437,10 +455,11 @@ impl Home for MemoryHome {
         if state.places.is_empty() {
             *state = State::default();
         }
+        state.compact();
     }
 
     fn rest(&self) {
-        self.write().chunks.give_back();
+        self.write().compact();
         self.reference.iter().for_each(Reference::rest);
     }
 

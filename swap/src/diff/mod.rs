@@ -14,5 +14,5 @@ mod record;
 
 pub use home::MemoryHome;
 pub use index::{BaseIndex, IndexError};
-pub use matcher::Reference;
+pub use matcher::{BASE_PAGES_MAX, Reference};
 pub use measure::{DiffMeasured, MeasureError, PagesInMemory, Spread, WayMeasured, measure_diffs};

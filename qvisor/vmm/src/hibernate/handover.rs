@@ -74,7 +74,12 @@ impl Hibernation {
         if self.plan.packing.encrypt {
             return Err(HandOverError::Refused("its pages are sealed with a key that ends with this VMM"));
         }
-        let home = self.home.as_ref().map_err(|_| HandOverError::Refused("its pages have no home"))?.read();
+        let home = self.home.as_ref().map_err(|_| HandOverError::Refused("its pages have no home"))?;
+        // What is in memory ends with this VMM; later on nothing may fail.
+        home.write()
+            .move_all(Tier::Disk)
+            .map_err(|_| HandOverError::Refused("its pages in memory cannot go to the disk"))?;
+        let home = home.read();
         match home.base() {
             Some(base) if base.files().any(|(file, _)| file.is_sealed()) => {
                 Err(HandOverError::Refused("the snapshot that it began with is sealed"))

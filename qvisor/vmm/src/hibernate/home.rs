@@ -10,12 +10,16 @@ use std::sync::Arc;
 
 use swap::io::Device;
 use swap::{
-    BaseIndex, Engine, FileBase, Home, Layered, MemoryHome, PageId, PageSums, Reference, StackedBase,
+    BASE_PAGES_MAX, BaseIndex, Engine, FileBase, Home, Layered, MemoryHome, PageSums, Reference, StackedBase,
     SwapError, SwapFileError, SwapHome, TablesError, Tier, TieredHome,
 };
 
 use super::injection;
 use super::plan::{DEFAULT_DIR, SwapPlan};
+
+/// Most bytes of records in memory: the control group of a sandbox has twice as much beside its limit, and frames may be taken anew as long
+/// as records of others are kept.
+const RECORDS_MOST: u64 = 64 << 20;
 
 /// The parts of a home.
 #[derive(Debug)]
@@ -53,8 +57,11 @@ impl PagesHome {
         let disk = SwapHome::new(swap, reap, own.limit_bytes).with_packing(packed, own.packing);
         let home = TieredHome::from(with_engine(disk, engine));
         // What is sealed on the disk does not lie open in memory.
-        let home =
-            if is_sealed { home } else { home.with_memory(MemoryHome::new(None, u64::MAX), own.home.tier) };
+        let home = if is_sealed {
+            home
+        } else {
+            home.with_memory(MemoryHome::new(None, RECORDS_MOST), own.home.tier)
+        };
         Ok(match base {
             Some(base) => Self::OnBase(Layered::new(Arc::new(base), home)),
             None => Self::Own(home),
@@ -71,7 +78,7 @@ impl PagesHome {
     ) -> Result<Self, TablesError> {
         let own = |tables: &[u8]| {
             let home = TieredHome::from(with_engine(own(tables)?, engine));
-            Ok(home.with_memory(MemoryHome::new(None, u64::MAX), tier))
+            Ok(home.with_memory(MemoryHome::new(None, RECORDS_MOST), tier))
         };
         Ok(match base {
             Some(base) => Self::OnBase(Layered::reopen(Arc::new(base), tables, own)?),
@@ -135,12 +142,13 @@ impl PagesHome {
         self.tiers_mut().move_all(tier)
     }
 
-    /// Has pages in memory compared with a base that is in memory: the sandbox's own, or this one, in a sandbox with so many frames.
-    pub fn compare_with(&mut self, with: &BaseInMemory, end: PageId) -> Result<(), String> {
+    /// Has pages in memory compared with a base that is in memory: the sandbox's own, or this one.
+    pub fn compare_with(&mut self, with: &BaseInMemory) -> Result<(), String> {
         let failed = |why: &dyn std::fmt::Display| format!("cannot use its base in memory: {why}");
         let base = match (&with.pages, self.base()) {
             (Some((pages, table)), _) => {
-                let sums = PageSums::read(table, end).map_err(|error| failed(&error))?;
+                // It may be of a larger sandbox.
+                let sums = PageSums::read(table, BASE_PAGES_MAX).map_err(|error| failed(&error))?;
                 let pages = pages.try_clone().map_err(|error| failed(&error))?;
                 Arc::new(FileBase::with_sums(pages, sums).map_err(|error| failed(&error))?)
             }

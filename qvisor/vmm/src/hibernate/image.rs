@@ -5,7 +5,6 @@ use swap::StackedBase;
 
 use super::{BaseInMemory, Hibernation};
 use crate::lock::{Rank, RwLock};
-use crate::memory::frames_of;
 
 impl Hibernation {
     /// Whether its pages may be written to an image, or why not. `sealed`: whoever asked for it seals it.
@@ -16,10 +15,10 @@ impl Hibernation {
         self.check()
     }
 
-    /// Has pages in memory compared with a base in memory, in a sandbox whose memory may become so large. An error says why that cannot be.
-    pub fn comparing_with(self, base: &BaseInMemory, memory_most_bytes: u64) -> Result<Self, String> {
+    /// Has pages in memory compared with a base in memory. An error says why that cannot be.
+    pub fn comparing_with(self, base: &BaseInMemory) -> Result<Self, String> {
         let mut home = self.home?.into_inner();
-        home.compare_with(base, frames_of(memory_most_bytes))?;
+        home.compare_with(base)?;
         Ok(Self { home: Ok(RwLock::new(Rank::Hibernation, home)), ..self })
     }
 

@@ -278,9 +278,6 @@ impl Hibernation {
     }
 }
 
-/// So much more than its pages a sandbox may hold in memory (of the headroom of its control group).
-const MEMORY_HEADROOM: u64 = 64 << 20;
-
 const BAD: i64 = -(libc::EFAULT as i64);
 const NONE: i64 = -(libc::ENODEV as i64);
 
@@ -345,10 +342,6 @@ impl Hibernation {
         }
         let Ok(home) = &self.home else { return NONE };
         let mut home = home.write();
-        // What the pages take in memory now may be held twice until they are stored; the control group has that much beside them.
-        let page_bytes = (working.len() + rest.len()) as u64 * PAGE_SIZE;
-        let spare = memory.user_bytes().saturating_sub(page_bytes) + MEMORY_HEADROOM;
-        home.tiers_mut().memory_mut().into_iter().for_each(|in_memory| in_memory.limit(spare));
         let pages = home.pages_mut();
         match pages.store(&working, &rest) {
             Ok(stored) => {
@@ -361,6 +354,7 @@ impl Hibernation {
                 (figures.home, figures.packing) = (home.pages().stats(), home.own().packing());
                 drop(figures);
                 drop(home);
+                self.moving.found_room(!stored.fell_to_disk);
                 if stored.fell_to_disk {
                     self.tell(Told::Moved(Ok(Moved::without_room(&stored))));
                 }
@@ -457,7 +451,7 @@ impl Hibernation {
     /// `BEGIN_WAKE`: forgets the last wake; result: how the working set comes back now.
     pub(crate) fn wake_mode(&self) -> i64 {
         self.settling.awake();
-        let at_once = if self.is_in_memory() { hc::REAP_AT_ONCE } else { 0 };
+        let at_once = if self.comes_at_once() { hc::REAP_AT_ONCE } else { 0 };
         let mut figures = self.figures();
         figures.woken = Woken::default();
         let how = match figures.reap_now.take().unwrap_or(self.plan.reap) {

@@ -102,6 +102,9 @@ pub(super) struct Moving {
     movers: AtomicU32,
     /// The last order was for memory.
     wants_memory: AtomicBool,
+    /// In this sleep there was no room for pages in memory, or none on the disk.
+    is_without_room: AtomicBool,
+    has_failed: AtomicBool,
 }
 
 impl Moving {
@@ -115,6 +118,21 @@ impl Moving {
         };
         let pressure = pressure.map(watch).transpose().map_err(HomeError::Pressure)?;
         Ok(Self { pressure, ..Self::default() })
+    }
+
+    /// The sandbox sleeps: what could not be done in the last sleep may be now.
+    pub fn begin_sleep(&self) {
+        self.has_failed.store(false, Ordering::Relaxed);
+    }
+
+    /// Takes down whether there was room for the pages of the sleep that begins.
+    pub fn found_room(&self, found: bool) {
+        self.is_without_room.store(!found, Ordering::Relaxed);
+    }
+
+    /// Whether there was no room for pages of this sleep in memory.
+    pub fn is_without_room(&self) -> bool {
+        self.is_without_room.load(Ordering::Relaxed)
     }
 }
 
@@ -153,10 +171,14 @@ impl Hibernation {
     }
 
     /// Whether pages of the sandbox are in memory.
-    pub(super) fn is_in_memory(&self) -> bool {
-        self.home
-            .as_ref()
-            .is_ok_and(|home| home.read().tiers().memory().is_some_and(|memory| !memory.is_empty()))
+    fn is_in_memory(&self) -> bool {
+        let Ok(home) = &self.home else { return false };
+        home.read().tiers().memory().is_some_and(|memory| !memory.is_empty())
+    }
+
+    /// Whether all pages that were stored come from memory, but for those of a base.
+    pub(super) fn comes_at_once(&self) -> bool {
+        self.is_in_memory() && self.home.as_ref().is_ok_and(|home| home.read().own().is_empty())
     }
 
     /// Sends pages to a tier from now on, and has those that there are moved there.
@@ -170,7 +192,7 @@ impl Hibernation {
         this.moving.movers.fetch_add(1, Ordering::AcqRel);
         let mover = Arc::clone(this);
         let work = move || {
-            mover.carry_out();
+            Self::carry_out(&mover);
             mover.moving.movers.fetch_sub(1, Ordering::AcqRel);
         };
         let thread = thread::Builder::new().name("move".into()).stack_size(STACK).spawn(work);
@@ -180,45 +202,38 @@ impl Hibernation {
         })
     }
 
-    /// Carries out the last order.
-    fn carry_out(&self) {
-        let Ok(home) = &self.home else { return };
+    /// Carries out the last order. Awake, the next sleep does.
+    fn carry_out(this: &Arc<Self>) {
+        let Ok(home) = &this.home else { return };
         // Threads come in any order.
-        let tier = if self.moving.wants_memory.load(Ordering::Acquire) { Tier::Memory } else { Tier::Disk };
-        // Whoever packs holds the home until it hears of that.
-        let number = self.settling.interrupt();
-        let is_settled = {
-            let mut home = home.write();
-            home.tiers_mut().send_to(tier);
-            home.tiers().is_settled()
-        };
-        if !is_settled {
-            self.move_alone(tier, MoveCause::Order, number);
-        }
-    }
-
-    /// Brings pages to memory that went to the disk first, since they are many.
-    pub(super) fn lift(&self, sleep: u64) {
-        self.move_alone(Tier::Memory, MoveCause::Many, sleep);
-    }
-
-    /// Whether pages are on the disk that are to be in memory.
-    pub(super) fn is_to_lift(&self) -> bool {
-        self.home.as_ref().is_ok_and(|home| {
+        let tier = if this.moving.wants_memory.load(Ordering::Acquire) { Tier::Memory } else { Tier::Disk };
+        {
             let home = home.read();
-            home.tiers().goes_to() == Tier::Memory && !home.tiers().is_settled()
-        })
+            if home.tiers().goes_to() == tier && home.tiers().is_settled() {
+                return;
+            }
+        }
+        // Whoever packs holds the home until it hears of that.
+        let number = this.settling.interrupt();
+        home.write().tiers_mut().send_to(tier);
+        let Some(number) = number else { return };
+        this.moving.begin_sleep();
+        this.moving.found_room(true);
+        this.move_pages(tier, MoveCause::Order, number);
+        Self::arm(this, number);
     }
 
-    /// Sends pages in memory to the disk for the rest of this sleep. The next one is in memory again.
-    pub(super) fn demote(&self, cause: MoveCause, sleep: u64) {
-        self.move_alone(Tier::Disk, cause, sleep);
-    }
-
-    /// Moves pages as long as this goes on, and tells of it.
-    fn move_alone(&self, tier: Tier, cause: MoveCause, number: u64) {
+    /// Moves pages as long as the sleep has this number, and tells of it. Where there is time it does so in its turn.
+    pub(super) fn move_pages(&self, tier: Tier, cause: MoveCause, number: u64) {
         let Some(_alone) = self.settling.alone(number) else { return };
         let Ok(home) = &self.home else { return };
+        let asked = Instant::now();
+        let turn = if cause == MoveCause::Order { None } else { self.settling.turn(number) };
+        if cause != MoveCause::Order && turn.is_none()
+            || cause == MoveCause::Pressure && !self.is_pressed(asked)
+        {
+            return;
+        }
         let (start, mut pages) = (Instant::now(), 0);
         injection::pass(Point::Moving);
         let mut moves = home.read().tiers().moves(tier);
@@ -242,17 +257,16 @@ impl Hibernation {
             home.tiers().rest();
             home.tiers().memory().map_or(0, Home::stored_bytes)
         };
-        self.tell(Told::Moved(self.outcome(
-            result,
-            tier,
-            Moved {
-                to: name(tier).into(),
-                why: cause,
-                moved_pages: pages,
-                left_bytes,
-                move_us: micros(start.elapsed()),
-            },
-        )));
+        let (to, move_us) = (name(tier).into(), micros(start.elapsed()));
+        let moved = Moved { to, why: cause, moved_pages: pages, left_bytes, move_us };
+        self.tell(Told::Moved(self.outcome(result, tier, moved)));
+    }
+
+    /// Whether the host is still short of memory for one who has waited for its turn since then.
+    fn is_pressed(&self, since: Instant) -> bool {
+        let Some(pressure) = &self.moving.pressure else { return false };
+        since.elapsed() < LOOK_EVERY
+            || wait_for(pressure, Some(Duration::from_micros(WINDOW_US))).unwrap_or(false)
     }
 
     fn outcome(&self, result: Result<(), SwapError>, tier: Tier, moved: Moved) -> Result<Moved, String> {
@@ -265,6 +279,10 @@ impl Hibernation {
                 }
             );
             self.figures().move_error = Some(why.clone());
+            self.moving.has_failed.store(true, Ordering::Relaxed);
+            if tier == Tier::Memory {
+                self.moving.found_room(false);
+            }
             why
         })?;
         Ok(moved)
@@ -280,9 +298,9 @@ impl Hibernation {
             let Some(pressure) = &watched.moving.pressure else { return };
             loop {
                 match wait_for(pressure, None) {
-                    Ok(_) => watched.relieve(pressure),
+                    Ok(_) => Self::relieve(&watched),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => return,
+                    Err(_) => break watched.moving.is_watched.store(false, Ordering::Release),
                 }
                 thread::sleep(LOOK_EVERY);
             }
@@ -293,16 +311,17 @@ impl Hibernation {
     }
 
     /// The host is short of memory: pages go to the disk if the sandbox sleeps. Sandboxes of one swap directory do so in turns, and look
-    /// again when theirs comes late.
-    fn relieve(&self, pressure: &File) {
-        let Some(sleep) = self.settling.asleep().filter(|_| self.is_in_memory()) else { return };
-        let begin = Instant::now();
-        let Some(_turn) = self.settling.turn(sleep) else { return };
-        let is_late = begin.elapsed() > LOOK_EVERY;
-        if is_late && !wait_for(pressure, Some(Duration::from_micros(WINDOW_US))).unwrap_or(false) {
+    /// again when theirs comes late. A disk without room is not asked again in the same sleep.
+    fn relieve(this: &Arc<Self>) {
+        if this.moving.has_failed.load(Ordering::Relaxed) || !this.is_in_memory() {
             return;
         }
-        self.demote(MoveCause::Pressure, sleep);
+        // Whoever packs holds the turn.
+        let Some(number) = this.settling.interrupt() else { return };
+        this.move_pages(Tier::Disk, MoveCause::Pressure, number);
+        // What was lifted to memory stays on the disk for this sleep.
+        this.moving.found_room(false);
+        Self::arm(this, number);
     }
 }
 

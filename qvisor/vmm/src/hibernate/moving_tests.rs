@@ -110,23 +110,52 @@ fn it_moves_by_order_there_and_back() {
 }
 
 #[test]
+fn awake_an_order_moves_nothing_and_the_next_sleep_follows_it() {
+    let (memory, hibernation) = in_memory(HomePolicy::default());
+    let told = told(&hibernation);
+    fall_asleep(&memory, &hibernation);
+    hibernation.begin_wake(None);
+    wakes_right(&memory, &hibernation);
+    // The files have what came back still.
+    Hibernation::order_home(&hibernation, Tier::Memory).unwrap();
+    let state = settled(&hibernation);
+    assert_eq!((state.home.as_str(), state.memory_pages), ("memory", 0));
+    assert!(told.try_recv().is_err());
+    fall_asleep(&memory, &hibernation);
+    let state = hibernation.home_state().unwrap();
+    assert_eq!((state.memory_pages, state.disk_bytes), (897, 0));
+}
+
+#[test]
+fn an_order_leaves_the_time_in_memory_to_end() {
+    for tier in [Tier::Disk, Tier::Memory] {
+        let policy = HomePolicy { tier, disk_after: Some(Duration::from_millis(200)) };
+        let (memory, hibernation) = in_memory(policy);
+        let told = told(&hibernation);
+        fall_asleep(&memory, &hibernation);
+        Hibernation::order_home(&hibernation, Tier::Memory).unwrap();
+        settled(&hibernation);
+        if tier == Tier::Disk {
+            assert_eq!(moved(&told).why, MoveCause::Order);
+        }
+        assert_eq!(moved(&told).why, MoveCause::Time);
+        wakes_right(&memory, &hibernation);
+    }
+}
+
+#[test]
 fn without_room_it_falls_to_the_disk_and_says_so() {
     let (memory, hibernation) = in_memory(STAYS);
     let told = told(&hibernation);
-    // Its memory is 4 MiB, of which pages and their records may take 64 MiB more: never too little here.
+    hibernation.home.as_ref().unwrap().write().tiers_mut().memory_mut().unwrap().limit(100);
     fall_asleep(&memory, &hibernation);
-    assert!(told.try_recv().is_err());
-    let mut home = hibernation.home.as_ref().unwrap().write();
-    home.tiers_mut().memory_mut().unwrap().limit(100);
-    let pages: Vec<PageId> = IDS.collect();
-    drop(home);
-    hibernation.begin_wake(None);
-    wakes_right(&memory, &hibernation);
-    let outgoing = super::super::lists::pages_of(&memory, &pages).unwrap();
-    let stored = hibernation.home.as_ref().unwrap().write().pages_mut().store(&[], &outgoing).unwrap();
-    assert!(stored.fell_to_disk);
-    let moved = Moved::without_room(&stored);
+    let moved = moved(&told);
     assert_eq!((moved.why, moved.moved_pages), (MoveCause::NoRoom, 897));
+    let state = hibernation.home_state().unwrap();
+    assert_eq!((state.home.as_str(), state.memory_pages), ("memory", 0));
+    // It is not tried again in this sleep.
+    thread::sleep(Duration::from_millis(50));
+    assert!(!settled(&hibernation).is_moving && hibernation.home_state().unwrap().memory_pages == 0);
     wakes_right(&memory, &hibernation);
 }
 

@@ -196,7 +196,7 @@ impl SwapPlan {
 
 /// The file of the turn in this plan's directory; `None`: there can be none, or none is needed.
 pub(super) fn open_turn(plan: &SwapPlan) -> Option<File> {
-    if plan.packing == Packing::default() {
+    if plan.packing == Packing::default() && plan.home == HomePolicy::default() {
         return None;
     }
     let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));

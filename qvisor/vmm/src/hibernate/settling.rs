@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use swap::{Repacked, Stat};
+use swap::{Repacked, Stat, Tier};
 
 use super::injection::{self, Point};
 use super::moving::{MoveCause, Told};
@@ -67,19 +67,36 @@ impl Settling {
 
     /// The sandbox wakes: whatever packs gives up soon.
     pub fn awake(&self) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        self.woken.notify_all();
+        self.change(|_| None);
     }
 
-    /// Whoever packs or moves pages gives up soon, for somebody else. Result: its number.
-    pub fn interrupt(&self) -> u64 {
-        let is_asleep = self.asleep().is_some();
-        let number = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
-        if is_asleep {
-            self.sleep.store(number, Ordering::Relaxed);
-        }
-        self.woken.notify_all();
+    /// The sandbox sleeps. Result: the number of the sleep.
+    fn fall_asleep(&self) -> u64 {
+        self.change(Some)
+    }
+
+    /// If the sandbox sleeps, whoever packs or moves pages gives up soon, for somebody else. Result: the new number of the sleep.
+    pub fn interrupt(&self) -> Option<u64> {
+        let _waiting = self.waiting.lock();
+        self.asleep()?;
+        let number = self.changes.load(Ordering::Relaxed) + 1;
+        self.begin(number, Some(number));
+        Some(number)
+    }
+
+    /// A sleep, or the end of one, gets the next number.
+    fn change(&self, sleep: impl FnOnce(u64) -> Option<u64>) -> u64 {
+        let _waiting = self.waiting.lock();
+        let number = self.changes.load(Ordering::Relaxed) + 1;
+        self.begin(number, sleep(number));
         number
+    }
+
+    /// Called with the lock of those who wait.
+    fn begin(&self, number: u64, sleep: Option<u64>) {
+        self.sleep.store(sleep.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.changes.store(number, Ordering::Relaxed);
+        self.woken.notify_all();
     }
 
     /// The number of the sleep; `None`: the sandbox is awake.
@@ -136,6 +153,30 @@ impl Settling {
     }
 }
 
+/// Times of a sleep.
+#[derive(Clone, Copy)]
+struct Times {
+    /// Pages that went to the disk first move to memory.
+    lifts: bool,
+    /// Pages are in memory, or will be.
+    watches: bool,
+    /// They go to the disk.
+    disk_after: Option<Duration>,
+    /// Pages on the disk are packed.
+    pack_after: Option<Duration>,
+}
+
+impl Times {
+    fn is_never(self) -> bool {
+        !self.lifts && self.after().is_none()
+    }
+
+    /// After how long asleep there is something to do but to lift; what has waited so long to go to the disk is packed at once.
+    fn after(self) -> Option<Duration> {
+        self.disk_after.or(self.pack_after)
+    }
+}
+
 /// The right to ask for the turn.
 pub struct Alone<'a>(&'a AtomicBool);
 
@@ -166,45 +207,35 @@ impl Hibernation {
     /// The sandbox sleeps: its pages are packed when the time has come, unless it wakes before. Without a thread to be had
     /// they stay as they are.
     pub(crate) fn settle(this: &Arc<Self>) {
-        let settling = &this.settling;
-        let sleep = settling.changes.fetch_add(1, Ordering::Relaxed) + 1;
-        settling.sleep.store(sleep, Ordering::Relaxed);
-        // Whoever waits for an earlier sleep's time.
-        settling.woken.notify_all();
-        // What fell to the disk for lack of room would not find any now.
-        let lifts = this.is_to_lift() && !this.figures().stored.fell_to_disk;
-        let disk_after = if lifts || this.is_in_memory() {
+        // Whoever waits for an earlier sleep's time goes.
+        let sleep = this.settling.fall_asleep();
+        this.moving.begin_sleep();
+        Self::arm(this, sleep);
+    }
+
+    /// Has pages moved and packed at their times, as long as the sleep has this number.
+    pub(super) fn arm(this: &Arc<Self>, sleep: u64) {
+        let Some(times) = this.times() else { return };
+        if times.watches {
             Self::watch_pressure(this);
-            this.plan.home.disk_after
-        } else {
-            None
-        };
-        let packs = this.home.as_ref().is_ok_and(|home| {
-            let home = home.read();
-            home.own().packs() && (disk_after.is_some() || !lifts && !home.own().is_empty())
-        });
-        let after = disk_after.unwrap_or(settling.after);
-        if !lifts && (after == Duration::MAX || disk_after.is_none() && !packs) {
+        }
+        if times.is_never() {
             return;
         }
         let this = Arc::clone(this);
         let waiting = move || {
             let settling = &this.settling;
-            if lifts {
-                let Some(_turn) = settling.turn(sleep) else { return };
-                apart(|| this.lift(sleep));
+            if times.lifts {
+                apart(|| this.move_pages(Tier::Memory, MoveCause::Many, sleep));
             }
-            if after == Duration::MAX || disk_after.is_none() && !packs {
-                return;
-            }
+            let Some(after) = times.after() else { return };
             if after > Duration::ZERO && !settling.wait(after, sleep) {
                 return;
             }
-            if disk_after.is_some() {
-                let Some(_turn) = settling.turn(sleep) else { return };
-                apart(|| this.demote(MoveCause::Time, sleep));
+            if times.disk_after.is_some() {
+                apart(|| this.move_pages(Tier::Disk, MoveCause::Time, sleep));
             }
-            if !packs || !settling.is(sleep) || settling.after == Duration::MAX {
+            if times.pack_after.is_none() {
                 return;
             }
             let Some(_alone) = settling.alone(sleep) else { return };
@@ -212,6 +243,20 @@ impl Hibernation {
             this.pack(sleep);
         };
         let _ = thread::Builder::new().name("settle".into()).stack_size(WAITING_STACK).spawn(waiting);
+    }
+
+    /// When pages of the sleep are to move and to be packed; `None`: it has no home.
+    fn times(&self) -> Option<Times> {
+        let home = self.home.as_ref().ok()?.read();
+        let tiers = home.tiers();
+        let has_some = tiers.memory().is_some_and(|memory| !memory.is_empty());
+        // What fell to the disk for lack of room would not find any now.
+        let lifts = tiers.goes_to() == Tier::Memory && !tiers.is_settled() && !self.moving.is_without_room();
+        let watches = lifts || has_some;
+        let disk_after = self.plan.home.disk_after.filter(|_| watches);
+        let packs = home.own().packs() && (disk_after.is_some() || !lifts && !home.own().is_empty());
+        let pack_after = Some(self.settling.after).filter(|after| packs && *after < Duration::MAX);
+        Some(Times { lifts, watches, disk_after, pack_after })
     }
 
     /// Packs, in idle time, and takes over what was packed. That is done by this thread, which others may have to wait for.

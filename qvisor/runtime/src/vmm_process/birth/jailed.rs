@@ -57,9 +57,7 @@ impl Jailed<'_> {
         let FrontEnd { channel, listener, .. } = front_end;
         let hibernation = beginning.home(hibernation)?;
         let hibernation = match &plan.compare {
-            Some(base) => {
-                hibernation.comparing_with(base, plan.memory_most_bytes).map_err(VmmError::NoHome)?
-            }
+            Some(base) => hibernation.comparing_with(base).map_err(VmmError::NoHome)?,
             None => hibernation,
         };
         let supervisor = supervise(plan, &channel, leash, &events, hibernation, beginning.snapshot())?;
