@@ -43,7 +43,7 @@ impl From<TierChoice> for Tier {
 pub fn run(root: &Root, args: &HomeArgs) -> Result<u8, Failure> {
     let id = Id::new(&args.id)?;
     let mut state = orders::home(root, &id, args.to.map(Tier::from))?;
-    while state.is_moving {
+    while state.is_moving && args.to.is_some() {
         std::thread::sleep(LOOK_EVERY);
         state = orders::home(root, &id, None)?;
     }
@@ -61,5 +61,8 @@ fn text(state: &HomeState) -> Result<String, std::fmt::Error> {
     writeln!(text, "home     {}", state.home)?;
     writeln!(text, "memory   {} pages in {} bytes", state.memory_pages, state.memory_bytes)?;
     writeln!(text, "disk     {} bytes", state.disk_bytes)?;
+    if state.is_moving {
+        writeln!(text, "moving   yes")?;
+    }
     Ok(text)
 }

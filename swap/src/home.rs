@@ -56,6 +56,8 @@ pub struct Stored {
     pub memory_pages: u64,
     /// Bytes that all pages there take.
     pub memory_bytes: u64,
+    /// They are to be kept in memory, and went to the disk first since they are many.
+    pub is_to_lift: bool,
     /// They were to be kept in memory, and found no room there.
     pub fell_to_disk: bool,
 }

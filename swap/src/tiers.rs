@@ -212,7 +212,7 @@ impl Home for TieredHome {
         }
         let is_much = working_set.len() + rest.len() > self.at_once;
         if is_much && let Ok(stored) = self.store_on_disk(working_set, rest) {
-            return Ok(stored);
+            return Ok(Stored { is_to_lift: true, ..stored });
         }
         match self.store_in_memory(working_set, rest) {
             Err(SwapError::Limit { .. }) => {

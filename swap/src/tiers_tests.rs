@@ -72,7 +72,7 @@ fn many_pages_go_to_the_disk_first_unless_it_fails() {
     home.store(&memory.pages(0..40), &memory.pages(40..100)).unwrap();
     assert!(home.is_settled());
     let stored = home.store(&memory.pages(0..40), &memory.pages(40..PAGES)).unwrap();
-    assert!(!stored.fell_to_disk && stored.swap_pages > 0 && !home.is_settled());
+    assert!(stored.is_to_lift && !stored.fell_to_disk && stored.swap_pages > 0 && !home.is_settled());
     assert!(home.memory().unwrap().is_empty());
     comes_back(&home, &memory);
     move_all(&mut home).unwrap();

@@ -13,7 +13,8 @@ use super::membership::Membership;
 use crate::control::Restores;
 use crate::oci::{self, ContainerSpec};
 use crate::settings::{FromSnapshot, Settings, Sharing};
-use crate::snapshot::{Compared, MountPoint, Opened, Place, SnapshotError, Store, Unfit};
+use crate::snapshot::comparing::Compared;
+use crate::snapshot::{MountPoint, Opened, Place, SnapshotError, Store, Unfit};
 use crate::vmm_process::plan::RestorePlan;
 
 const OF_THE_FIRST: &str =

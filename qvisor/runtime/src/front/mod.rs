@@ -27,7 +27,7 @@ pub use self::record::CommandRecord;
 use crate::cgroup::{self, Cgroups};
 use crate::control;
 use crate::preserved::Preserved;
-use crate::snapshot::Compared;
+use crate::snapshot::comparing::Compared;
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root, StateError};
 use crate::status::Status;
 use crate::stderr_log::LOG_INFO;

@@ -15,7 +15,8 @@ use super::error::FrontError;
 use crate::platform::{PlatformChoice, PlatformChoiceError};
 use crate::resources::MEMORY_MIN;
 use crate::settings::HostUds;
-use crate::snapshot::{Compared, Opened, SnapshotError};
+use crate::snapshot::comparing::Compared;
+use crate::snapshot::{Opened, SnapshotError};
 use crate::state::{Id, StateError};
 
 /// A program, and the sandbox it is to run in.

@@ -18,7 +18,8 @@ use crate::cgroup::Cgroups;
 use crate::environment::set_variables;
 use crate::resources::{MEMORY_MIN, Resources};
 use crate::settings::HostUds;
-use crate::snapshot::{Compared, Manifest, SnapshotError, Unfit};
+use crate::snapshot::comparing::Compared;
+use crate::snapshot::{Manifest, SnapshotError, Unfit};
 use crate::state::Root;
 use crate::vmm_process::plan::{Bounds, Plan, RestorePlan, Tree, say_wishes, swap_plan};
 

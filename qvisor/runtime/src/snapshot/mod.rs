@@ -14,6 +14,7 @@
 
 pub mod bases;
 mod below;
+pub mod comparing;
 mod digest;
 mod error;
 mod files;
@@ -51,4 +52,3 @@ pub use self::sharing::{Recorded, Recorder};
 pub use self::socket::DigestSocket;
 pub use self::store::{Listed, Opened, Store};
 pub use self::working_set::{BadWorkingSet, Recording};
-pub use bases::Compared;

@@ -350,11 +350,11 @@ impl Hibernation {
                 self.staying.forget();
                 self.counters.stored(&stored, in_set);
                 let mut figures = self.figures();
-                (figures.stored, figures.store_error) = (stored, None);
+                (figures.stored, figures.store_error, figures.move_error) = (stored, None, None);
                 (figures.home, figures.packing) = (home.pages().stats(), home.own().packing());
                 drop(figures);
                 drop(home);
-                self.moving.found_room(!stored.fell_to_disk);
+                self.moving.stored(&stored);
                 if stored.fell_to_disk {
                     self.tell(Told::Moved(Ok(Moved::without_room(&stored))));
                 }

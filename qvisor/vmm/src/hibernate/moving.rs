@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -98,12 +98,16 @@ pub(super) struct Moving {
     /// Ready to be read while the host is short of memory.
     pressure: Option<File>,
     is_watched: AtomicBool,
-    /// How many threads move pages, or are about to.
-    movers: AtomicU32,
+    /// How many orders have not been carried out; one thread carries them out.
+    orders: AtomicU32,
+    /// Pages are on their way.
+    moves: AtomicBool,
     /// The last order was for memory.
     wants_memory: AtomicBool,
-    /// In this sleep there was no room for pages in memory, or none on the disk.
-    is_without_room: AtomicBool,
+    /// Pages of the sleep that went to the disk first are to be lifted to memory, if they are fewer than were too many.
+    lifts: AtomicBool,
+    too_many: AtomicU64,
+    /// In this sleep there was no room for pages somewhere.
     has_failed: AtomicBool,
 }
 
@@ -125,14 +129,17 @@ impl Moving {
         self.has_failed.store(false, Ordering::Relaxed);
     }
 
-    /// Takes down whether there was room for the pages of the sleep that begins.
-    pub fn found_room(&self, found: bool) {
-        self.is_without_room.store(!found, Ordering::Relaxed);
+    /// Pages have been stored: whether they are to be lifted to memory.
+    pub fn stored(&self, stored: &Stored) {
+        let pages = stored.swap_pages + stored.reap_pages + stored.packed_pages;
+        // 0: nothing was ever too much.
+        let too_many = self.too_many.load(Ordering::Relaxed);
+        self.lifts.store(stored.is_to_lift && (too_many == 0 || pages < too_many), Ordering::Relaxed);
     }
 
-    /// Whether there was no room for pages of this sleep in memory.
-    pub fn is_without_room(&self) -> bool {
-        self.is_without_room.load(Ordering::Relaxed)
+    /// Whether pages are to be lifted to memory.
+    pub fn lifts(&self) -> bool {
+        self.lifts.load(Ordering::Relaxed)
     }
 }
 
@@ -152,7 +159,8 @@ impl Hibernation {
     /// Where pages are, and where they go; `None`: it has no home.
     pub fn home_state(&self) -> Option<HomeState> {
         // First: whoever is told that nothing moves finds what was ordered before.
-        let is_moving = self.moving.movers.load(Ordering::Acquire) > 0;
+        let has_orders = self.moving.orders.load(Ordering::Acquire) > 0;
+        let is_moving = has_orders || self.moving.moves.load(Ordering::Acquire);
         let Some(home) = self.home.as_ref().ok()?.try_read() else {
             // Pages are being stored, or moved.
             return Some(HomeState { is_moving: true, ..HomeState::default() });
@@ -189,38 +197,57 @@ impl Hibernation {
         }
         this.figures().move_error = None;
         this.moving.wants_memory.store(tier == Tier::Memory, Ordering::Release);
-        this.moving.movers.fetch_add(1, Ordering::AcqRel);
+        if this.moving.orders.fetch_add(1, Ordering::AcqRel) > 0 {
+            // Whoever carries out an earlier one hears of it, and stops moving.
+            this.settling.interrupt();
+            return Ok(());
+        }
         let mover = Arc::clone(this);
-        let work = move || {
-            Self::carry_out(&mover);
-            mover.moving.movers.fetch_sub(1, Ordering::AcqRel);
-        };
-        let thread = thread::Builder::new().name("move".into()).stack_size(STACK).spawn(work);
+        let thread = thread::Builder::new().name("move".into()).stack_size(STACK);
+        let thread = thread.spawn(move || Self::carry_out_orders(&mover));
         thread.map(drop).map_err(|error| {
-            this.moving.movers.fetch_sub(1, Ordering::AcqRel);
+            this.moving.orders.store(0, Ordering::Release);
             error.to_string()
         })
     }
 
-    /// Carries out the last order. Awake, the next sleep does.
+    /// Carries out the last order until there is none that came meanwhile.
+    fn carry_out_orders(this: &Arc<Self>) {
+        let orders = &this.moving.orders;
+        let mut known = orders.load(Ordering::Acquire);
+        loop {
+            Self::carry_out(this);
+            match orders.compare_exchange(known, 0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(more) => known = more,
+            }
+        }
+    }
+
+    /// Carries out the last order. Awake, the next sleep does. One that fails changes nothing for later sleeps.
     fn carry_out(this: &Arc<Self>) {
         let Ok(home) = &this.home else { return };
-        // Threads come in any order.
         let tier = if this.moving.wants_memory.load(Ordering::Acquire) { Tier::Memory } else { Tier::Disk };
-        {
+        let before = {
             let home = home.read();
             if home.tiers().goes_to() == tier && home.tiers().is_settled() {
                 return;
             }
-        }
+            home.tiers().goes_to()
+        };
         // Whoever packs holds the home until it hears of that.
         let number = this.settling.interrupt();
         home.write().tiers_mut().send_to(tier);
         let Some(number) = number else { return };
         this.moving.begin_sleep();
-        this.moving.found_room(true);
+        this.moving.lifts.store(false, Ordering::Relaxed);
         this.move_pages(tier, MoveCause::Order, number);
-        Self::arm(this, number);
+        if this.moving.has_failed.load(Ordering::Relaxed) {
+            home.write().tiers_mut().send_to(before);
+        }
+        if let Some(sleep) = this.settling.asleep().filter(|sleep| *sleep == number) {
+            Self::arm(this, sleep);
+        }
     }
 
     /// Moves pages as long as the sleep has this number, and tells of it. Where there is time it does so in its turn.
@@ -234,6 +261,7 @@ impl Hibernation {
         {
             return;
         }
+        self.moving.moves.store(true, Ordering::Release);
         let (start, mut pages) = (Instant::now(), 0);
         injection::pass(Point::Moving);
         let mut moves = home.read().tiers().moves(tier);
@@ -259,7 +287,9 @@ impl Hibernation {
         };
         let (to, move_us) = (name(tier).into(), micros(start.elapsed()));
         let moved = Moved { to, why: cause, moved_pages: pages, left_bytes, move_us };
-        self.tell(Told::Moved(self.outcome(result, tier, moved)));
+        let outcome = self.outcome(result, tier, moved);
+        self.moving.moves.store(false, Ordering::Release);
+        self.tell(Told::Moved(outcome));
     }
 
     /// Whether the host is still short of memory for one who has waited for its turn since then.
@@ -271,17 +301,19 @@ impl Hibernation {
 
     fn outcome(&self, result: Result<(), SwapError>, tier: Tier, moved: Moved) -> Result<Moved, String> {
         result.map_err(|error| {
-            let why = format!(
-                "its pages cannot all go to the {}: {error}",
-                match tier {
-                    Tier::Disk => "disk",
-                    Tier::Memory => "memory",
+            let why = match (tier, error) {
+                (Tier::Memory, SwapError::Limit { limit_bytes }) => {
+                    format!("there is no room for all of its pages in memory, where they may take {limit_bytes} bytes")
                 }
-            );
+                (Tier::Memory, error) => format!("its pages cannot all come to memory: {error}"),
+                (Tier::Disk, error) => format!("its pages cannot all go to the disk: {error}"),
+            };
             self.figures().move_error = Some(why.clone());
             self.moving.has_failed.store(true, Ordering::Relaxed);
-            if tier == Tier::Memory {
-                self.moving.found_room(false);
+            if moved.why == MoveCause::Many {
+                self.moving.lifts.store(false, Ordering::Relaxed);
+                let all = self.home.as_ref().map_or(0, |home| home.read().own().pages().len());
+                self.moving.too_many.store((all + moved.moved_pages).max(1), Ordering::Relaxed);
             }
             why
         })?;
@@ -319,8 +351,7 @@ impl Hibernation {
         // Whoever packs holds the turn.
         let Some(number) = this.settling.interrupt() else { return };
         this.move_pages(Tier::Disk, MoveCause::Pressure, number);
-        // What was lifted to memory stays on the disk for this sleep.
-        this.moving.found_room(false);
+        this.moving.lifts.store(false, Ordering::Relaxed);
         Self::arm(this, number);
     }
 }

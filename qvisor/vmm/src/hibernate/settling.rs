@@ -250,8 +250,7 @@ impl Hibernation {
         let home = self.home.as_ref().ok()?.read();
         let tiers = home.tiers();
         let has_some = tiers.memory().is_some_and(|memory| !memory.is_empty());
-        // What fell to the disk for lack of room would not find any now.
-        let lifts = tiers.goes_to() == Tier::Memory && !tiers.is_settled() && !self.moving.is_without_room();
+        let lifts = self.moving.lifts() && tiers.goes_to() == Tier::Memory && !tiers.is_settled();
         let watches = lifts || has_some;
         let disk_after = self.plan.home.disk_after.filter(|_| watches);
         let packs = home.own().packs() && (disk_after.is_some() || !lifts && !home.own().is_empty());

@@ -7,7 +7,6 @@
 //! The files are written from the snapshot's own, each page with its checksum compared ([`filling`]), so a snapshot that is packed, or has
 //! pages of others, is held as one that is neither.
 
-mod comparing;
 mod filling;
 mod keeper;
 #[cfg(test)]
@@ -29,7 +28,6 @@ use vmm::directory::Directory;
 use vmm::sealed_file::is_sealed;
 use vmm::{descriptor_passing, process};
 
-pub use self::comparing::Compared;
 use self::keeper::{Keeper, RELEASE, TAKE};
 use super::error::{SnapshotError, Unfit};
 use super::place::Place;

@@ -5,10 +5,10 @@ use std::io;
 
 use vmm::hibernate::{BaseInMemory, Tier, Wishes};
 
-use super::super::error::{SnapshotError, Unfit};
-use super::super::place::Place;
-use super::super::store::{Opened, Store};
-use super::Held;
+use super::bases::Held;
+use super::error::{SnapshotError, Unfit};
+use super::place::Place;
+use super::store::{Opened, Store};
 use crate::state::Root;
 
 /// A base for the pages of a sandbox.
