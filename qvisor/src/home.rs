@@ -43,7 +43,8 @@ impl From<TierChoice> for Tier {
 pub fn run(root: &Root, args: &HomeArgs) -> Result<u8, Failure> {
     let id = Id::new(&args.id)?;
     let mut state = orders::home(root, &id, args.to.map(Tier::from))?;
-    while state.is_moving && args.to.is_some() {
+    // Without a name the pages are just being stored.
+    while state.is_moving && (args.to.is_some() || state.home.is_empty()) {
         std::thread::sleep(LOOK_EVERY);
         state = orders::home(root, &id, None)?;
     }

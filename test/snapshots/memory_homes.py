@@ -158,7 +158,15 @@ class Stamped:
         return home
 
     def home(self, *to):
-        return json.loads(self.world.dormouse("home", self.id, *to, "--json").stdout)
+        """Where its pages are, once none moves."""
+        ask = ["home", self.id, "--json"]
+        state = json.loads(self.world.dormouse(*ask, *to).stdout)
+        deadline = time.monotonic() + PATIENCE
+        while state["is_moving"]:
+            check(time.monotonic() < deadline, f"pages of {self.id} move for ever: {state}")
+            time.sleep(0.01)
+            state = json.loads(self.world.dormouse(*ask).stdout)
+        return state
 
     def counts(self):
         return {name: count for name, count in json.loads(self.world.dormouse("stats", "--json", self.id).stdout)["home"].items()

@@ -107,6 +107,8 @@ pub(super) struct Moving {
     /// Pages of the sleep that went to the disk first are to be lifted to memory, if they are fewer than were too many.
     lifts: AtomicBool,
     too_many: AtomicU64,
+    /// The last order was not carried out to its end, as the sandbox woke.
+    resumes: AtomicBool,
     /// In this sleep there was no room for pages somewhere.
     has_failed: AtomicBool,
 }
@@ -137,9 +139,15 @@ impl Moving {
         self.lifts.store(stored.is_to_lift && (too_many == 0 || pages < too_many), Ordering::Relaxed);
     }
 
-    /// Whether pages are to be lifted to memory.
-    pub fn lifts(&self) -> bool {
-        self.lifts.load(Ordering::Relaxed)
+    /// Where pages that are not in this tier, which they are sent to, move at once, and why; `None`: they stay where they are.
+    pub fn first(&self, tier: Tier) -> Option<(Tier, MoveCause)> {
+        if self.resumes.load(Ordering::Relaxed) {
+            Some((tier, MoveCause::Order))
+        } else if tier == Tier::Memory && self.lifts.load(Ordering::Relaxed) {
+            Some((tier, MoveCause::Many))
+        } else {
+            None
+        }
     }
 }
 
@@ -238,6 +246,7 @@ impl Hibernation {
         // Whoever packs holds the home until it hears of that.
         let number = this.settling.interrupt();
         home.write().tiers_mut().send_to(tier);
+        this.moving.resumes.store(false, Ordering::Relaxed);
         let Some(number) = number else { return };
         this.moving.begin_sleep();
         this.moving.lifts.store(false, Ordering::Relaxed);
@@ -288,6 +297,10 @@ impl Hibernation {
         let (to, move_us) = (name(tier).into(), micros(start.elapsed()));
         let moved = Moved { to, why: cause, moved_pages: pages, left_bytes, move_us };
         let outcome = self.outcome(result, tier, moved);
+        if cause == MoveCause::Order {
+            let is_over = outcome.is_err() || home.read().tiers().is_settled();
+            self.moving.resumes.store(!is_over, Ordering::Relaxed);
+        }
         self.moving.moves.store(false, Ordering::Release);
         self.tell(Told::Moved(outcome));
     }
@@ -352,6 +365,7 @@ impl Hibernation {
         let Some(number) = this.settling.interrupt() else { return };
         this.move_pages(Tier::Disk, MoveCause::Pressure, number);
         this.moving.lifts.store(false, Ordering::Relaxed);
+        this.moving.resumes.store(false, Ordering::Relaxed);
         Self::arm(this, number);
     }
 }

@@ -156,8 +156,8 @@ impl Settling {
 /// Times of a sleep.
 #[derive(Clone, Copy)]
 struct Times {
-    /// Pages that went to the disk first move to memory.
-    lifts: bool,
+    /// Pages move to where they are to be, at once.
+    first: Option<(Tier, MoveCause)>,
     /// Pages are in memory, or will be.
     watches: bool,
     /// They go to the disk.
@@ -168,10 +168,10 @@ struct Times {
 
 impl Times {
     fn is_never(self) -> bool {
-        !self.lifts && self.after().is_none()
+        self.first.is_none() && self.after().is_none()
     }
 
-    /// After how long asleep there is something to do but to lift; what has waited so long to go to the disk is packed at once.
+    /// After how long asleep there is something else to do; what has waited so long to go to the disk is packed at once.
     fn after(self) -> Option<Duration> {
         self.disk_after.or(self.pack_after)
     }
@@ -225,8 +225,8 @@ impl Hibernation {
         let this = Arc::clone(this);
         let waiting = move || {
             let settling = &this.settling;
-            if times.lifts {
-                apart(|| this.move_pages(Tier::Memory, MoveCause::Many, sleep));
+            if let Some((tier, cause)) = times.first {
+                apart(|| this.move_pages(tier, cause, sleep));
             }
             let Some(after) = times.after() else { return };
             if after > Duration::ZERO && !settling.wait(after, sleep) {
@@ -250,12 +250,13 @@ impl Hibernation {
         let home = self.home.as_ref().ok()?.read();
         let tiers = home.tiers();
         let has_some = tiers.memory().is_some_and(|memory| !memory.is_empty());
-        let lifts = self.moving.lifts() && tiers.goes_to() == Tier::Memory && !tiers.is_settled();
+        let first = if tiers.is_settled() { None } else { self.moving.first(tiers.goes_to()) };
+        let lifts = first.is_some_and(|(tier, _)| tier == Tier::Memory);
         let watches = lifts || has_some;
         let disk_after = self.plan.home.disk_after.filter(|_| watches);
         let packs = home.own().packs() && (disk_after.is_some() || !lifts && !home.own().is_empty());
         let pack_after = Some(self.settling.after).filter(|after| packs && *after < Duration::MAX);
-        Some(Times { lifts, watches, disk_after, pack_after })
+        Some(Times { first, watches, disk_after, pack_after })
     }
 
     /// Packs, in idle time, and takes over what was packed. That is done by this thread, which others may have to wait for.
