@@ -139,6 +139,11 @@ impl Moving {
         self.lifts.store(stored.is_to_lift && (too_many == 0 || pages < too_many), Ordering::Relaxed);
     }
 
+    /// All pages are where they are sent.
+    pub fn have_settled(&self) {
+        self.resumes.store(false, Ordering::Relaxed);
+    }
+
     /// Where pages that are not in this tier, which they are sent to, move at once, and why; `None`: they stay where they are.
     pub fn first(&self, tier: Tier) -> Option<(Tier, MoveCause)> {
         if self.resumes.load(Ordering::Relaxed) {
@@ -246,7 +251,8 @@ impl Hibernation {
         // Whoever packs holds the home until it hears of that.
         let number = this.settling.interrupt();
         home.write().tiers_mut().send_to(tier);
-        this.moving.resumes.store(false, Ordering::Relaxed);
+        // Pages that are away while it is awake follow in the next sleep.
+        this.moving.resumes.store(number.is_none(), Ordering::Relaxed);
         let Some(number) = number else { return };
         this.moving.begin_sleep();
         this.moving.lifts.store(false, Ordering::Relaxed);

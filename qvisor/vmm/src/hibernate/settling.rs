@@ -250,7 +250,12 @@ impl Hibernation {
         let home = self.home.as_ref().ok()?.read();
         let tiers = home.tiers();
         let has_some = tiers.memory().is_some_and(|memory| !memory.is_empty());
-        let first = if tiers.is_settled() { None } else { self.moving.first(tiers.goes_to()) };
+        let first = if tiers.is_settled() {
+            self.moving.have_settled();
+            None
+        } else {
+            self.moving.first(tiers.goes_to())
+        };
         let lifts = first.is_some_and(|(tier, _)| tier == Tier::Memory);
         let watches = lifts || has_some;
         let disk_after = self.plan.home.disk_after.filter(|_| watches);
