@@ -35,6 +35,11 @@ PATIENCE = 30
 NUMBERS = itertools.count()
 
 
+def few(world):
+    """How often these cases try, each of which tries several kinds of sandboxes."""
+    return (world.rounds + 2) // 3
+
+
 class Pages:
     """Pages of all kinds, and changes to them that follow from a word: here they are what they must be in a sandbox."""
 
@@ -292,7 +297,7 @@ def clones(world):
         for of_bundle in (None, container):
             one = of_snapshot(first, name, "--share", share, "--home", "memory", container=of_bundle)
             one.look()
-            for _ in range(4 * world.rounds):
+            for _ in range(4 * few(world)):
                 home = one.step().sleep_in_memory()
                 check(home["memory_bytes"] * 2 < home["memory_pages"] * PAGE, f"with --share {share} it has {home}")
             counts = one.counts()
@@ -318,7 +323,7 @@ def without_a_disk(world):
         lose(world, name)
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
         with filled_up(disk):
-            for _ in range(world.rounds):
+            for _ in range(few(world)):
                 for one in ones:
                     one.step()
                 for one in ones:
@@ -335,7 +340,7 @@ def plain(world):
     with own_disk(world, 256 << 20) as disk:
         one = done(world, "--home", "memory")
         before = bytes_in(disk)
-        for sleep in range(6 * world.cycles):
+        for sleep in range(6 * (world.cycles // 2)):
             one.sleep_in_memory()
             check(bytes_in(disk) == before, f"at sleep {sleep} the disk has {bytes_in(disk) - before} bytes more")
             if sleep % 5:
@@ -351,7 +356,7 @@ def on_a_base(world):
     name = begin_held(world)[1]
     container, inside = contained(world, "--home", "memory", "--base", name)
     ones = [done(world, "--home", "memory", "--base", name), done(world, "--home", "memory", "--base", name, seed="two"), inside]
-    for turn in range(2 * world.rounds):
+    for turn in range(2 * few(world)):
         homes = [one.step().sleep_in_memory() for one in ones]
         for one, home in zip(ones, homes):
             counts = one.counts()
@@ -411,7 +416,7 @@ def moved_by_order(world):
         for one in ones:
             rng = random.Random(one.id)
             one.step().sleep()
-            for _ in range(world.rounds):
+            for _ in range(few(world)):
                 for _ in range(2):
                     there = one.home("disk")
                     check(there["home"] == "disk" and there["memory_pages"] == 0 and there["disk_bytes"] > 0, f"{one.id} has {there}")
@@ -456,7 +461,7 @@ def ordered_at_once(world):
     one = done(world, "--home", "memory")
     one.step().sleep_in_memory()
     rng = random.Random(1)
-    for turn in range(5 * world.rounds):
+    for turn in range(5 * few(world)):
         orders = [subprocess.Popen([str(DORMOUSE), "home", one.id, rng.choice(("disk", "memory"))], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **world.environment}) for _ in range(5)]
         said = [(order.communicate(timeout=PATIENCE)[1], order.returncode) for order in orders]
@@ -479,7 +484,7 @@ def demoted(world):
             done(world, "--home", "memory,disk:200ms")]
     for one in ones:
         with events_of(one) as events:
-            for turn in range(1, 2 * world.rounds):
+            for turn in range(1, 2 * few(world)):
                 one.step().sleep()
                 # What stayed on the disk comes to memory before.
                 until("its move", lambda: len(to_disk(events)) == turn, PATIENCE)
@@ -491,7 +496,7 @@ def demoted(world):
     one = done(world, "--home", "memory,disk:3s")
     with events_of(one) as events:
         slowest = 0.0
-        for _ in range(world.rounds):
+        for _ in range(few(world)):
             since = time.monotonic()
             one.step().sleep_in_memory()
             one.step()
@@ -557,7 +562,7 @@ def generations_in_memory(world):
     for by_do in (False, True):
         container, name, one = begin_held(world, by_do)
         first, sleeps, turn = name, 0, 0
-        while sleeps < world.cycles:
+        while sleeps < (world.cycles // 2):
             turn += 1
             options = ("--share", "snapshot" if turn % 2 else "none", "--home", "memory", *(("--base", first) if turn % 3 == 2 else ()))
             one = of_snapshot(one, name, *options, container=container).look()
@@ -610,7 +615,7 @@ def written_from_memory(world):
     container, one = contained(world, "--home", "memory", seed="two")
     ones += [(one, container), (done(world, "--home", "memory", seed="three"), None)]
     for one, container in ones:
-        for turn in range(world.rounds):
+        for turn in range(few(world)):
             home = one.step().sleep_in_memory()
             written = [f"{one.id}.asleep{turn}", f"{one.id}.awake{turn}"]
             world.dormouse("checkpoint", "--leave-running", "--name", written[0], one.id)
@@ -669,7 +674,7 @@ def many_at_once(world):
             each.join(2 * PATIENCE)
             check(each.times == 1 and not each.failure, f"{each.one.id}: {each.failure or 'it takes too long'}")
     together(lambda one: one.step)
-    for _ in range(world.rounds):
+    for _ in range(few(world)):
         commands = [subprocess.Popen([str(DORMOUSE), "hibernate", one.id], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      stderr=subprocess.PIPE, env={**os.environ, **world.environment}) for one in many]
         said = [(command.communicate(timeout=2 * PATIENCE)[1], command.returncode) for command in commands]
@@ -694,7 +699,7 @@ def without_room(world):
         check(home["home"] == "memory" and home["disk_bytes"] > 100 << 20, f"without room it has {home}, and tells {told}")
         why = world.refused("home", one.id, "memory", says=("cannot move the pages", one.id))
         one.step()
-        for _ in range(world.rounds):
+        for _ in range(few(world)):
             home = one.sleep()
             check(home["disk_bytes"] > 100 << 20, f"without room it has {home}")
             one.step()
@@ -781,18 +786,18 @@ def by_settings(world):
 
 
 CASES = [
-    ("memory-clone", clones, ()),
-    ("memory-lost-disk", without_a_disk, ()),
-    ("memory-plain", plain, ()),
-    ("memory-base", on_a_base, ()),
-    ("memory-moves", moved_by_order, ()),
-    ("memory-orders", ordered_at_once, ()),
-    ("memory-demoted", demoted, ()),
-    ("memory-refused", refused_in_words, ()),
-    ("memory-generations", generations_in_memory, ()),
-    ("memory-checkpoint", written_from_memory, ()),
-    ("memory-many", many_at_once, ()),
-    ("memory-no-room", without_room, ()),
-    ("memory-lifted", lifted, ()),
-    ("memory-settings", by_settings, ()),
+    ("home-clone", clones, ()),
+    ("home-lost-disk", without_a_disk, ()),
+    ("home-plain", plain, ()),
+    ("home-base", on_a_base, ()),
+    ("home-moves", moved_by_order, ()),
+    ("home-orders", ordered_at_once, ()),
+    ("home-demoted", demoted, ()),
+    ("home-refused", refused_in_words, ()),
+    ("home-generations", generations_in_memory, ()),
+    ("home-checkpoint", written_from_memory, ()),
+    ("home-many", many_at_once, ()),
+    ("home-no-room", without_room, ()),
+    ("home-lifted", lifted, ()),
+    ("home-settings", by_settings, ()),
 ]
