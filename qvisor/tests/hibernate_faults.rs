@@ -147,8 +147,13 @@ fn a_vmm_that_is_killed_leaves_nothing_behind() {
     bystander.start_pattern(&[], &[]);
     for (name, _) in POINTS {
         let mut sandbox = TestSandbox::new();
-        let packs = ["packing", "packed", "adopted"].contains(&name);
-        let options: &[&str] = if packs { &["--codec", "lz4", "--settle", "1ms"] } else { &[] };
+        let moves = ["moving", "moved"].contains(&name);
+        let packs = moves || ["packing", "packed", "adopted"].contains(&name);
+        let options: &[&str] = match (moves, packs) {
+            (true, _) => &["--home", "memory,disk:1ms"],
+            (false, true) => &["--codec", "lz4", "--settle", "1ms"],
+            (false, false) => &[],
+        };
         sandbox.start_pattern(options, &[("DORMOUSE_DIE_AT", name)]);
         let processes = sandbox.processes();
         let start = Instant::now();
@@ -160,7 +165,7 @@ fn a_vmm_that_is_killed_leaves_nothing_behind() {
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success() || !said.contains("EOF"), "{name}: {said}");
                 if packs && order == "hibernate" {
-                    // A wake would end the packing.
+                    // A wake would end the packing, or the move.
                     sleep(Duration::from_millis(500));
                 }
             }
