@@ -30,9 +30,9 @@ fn patterns_survive_many_cycles() {
         let up = sandbox.order(&["wake", "--reap", if reap { "on" } else { "off" }]);
         let set = if reap { down["working_set_pages"].as_u64().unwrap() } else { 0 };
         assert_eq!(up["pages"], set, "cycle {cycle}: {up} after {down}");
-        // A child's copies may come on top, and go again.
+        // Copies of a file's pages come one by one, as fast as the machine is; a child's may come on top, and go again.
         let used = frames(&down);
-        if cycle < 20 {
+        if cycle < (cycles / 2).max(20) {
             most = most.max(used);
         }
         assert!(used < most + 200, "cycle {cycle}: {used} frames in use, {most} at first; {down}");

@@ -378,9 +378,11 @@ fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
             sandbox.machine.trim();
             sandbox.memory.trim();
             footprint::trim_heap();
+            // First: whoever is told of it may order its pages elsewhere at once.
+            let sleep = sandbox.hibernation().fall_asleep();
             sandbox.tell_of_sleep(request, true);
             sandbox.pulses.hush();
-            Hibernation::settle(sandbox.hibernation());
+            Hibernation::arm(sandbox.hibernation(), sleep);
             injection::pass(Point::Asleep);
         }
         Some(CameOut::StayedWarm) => {

@@ -42,7 +42,10 @@ impl Store {
         {
             return Err(Unfit::NotHeld.at(&opened.place));
         }
-        let named = wishes.base.as_deref().filter(|name| *name != "none");
+        if wishes.base.as_deref() == Some("none") {
+            return Ok(None);
+        }
+        let named = wishes.base.as_deref();
         let Some(name) = named else {
             let place = begins_with.map(|(opened, _)| opened.place.clone());
             let failed = |source| match place {

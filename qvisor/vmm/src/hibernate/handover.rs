@@ -75,17 +75,19 @@ impl Hibernation {
             return Err(HandOverError::Refused("its pages are sealed with a key that ends with this VMM"));
         }
         let home = self.home.as_ref().map_err(|_| HandOverError::Refused("its pages have no home"))?;
-        // What is in memory ends with this VMM; later on nothing may fail.
-        home.write()
-            .move_all(Tier::Disk)
-            .map_err(|_| HandOverError::Refused("its pages in memory cannot go to the disk"))?;
-        let home = home.read();
-        match home.base() {
-            Some(base) if base.files().any(|(file, _)| file.is_sealed()) => {
-                Err(HandOverError::Refused("the snapshot that it began with is sealed"))
+        {
+            let home = home.read();
+            if home.base().is_some_and(|base| base.files().any(|(file, _)| file.is_sealed())) {
+                return Err(HandOverError::Refused("the snapshot that it began with is sealed"));
             }
-            _ => Ok(()),
+            if home.tiers().memory().is_none_or(|memory| memory.is_empty()) {
+                return Ok(());
+            }
         }
+        // What is in memory ends with this VMM; later on nothing may fail. Whoever packs holds the home.
+        self.settling.interrupt();
+        let moved = home.write().move_all(Tier::Disk);
+        moved.map_err(|_| HandOverError::Refused("its pages in memory cannot go to the disk"))
     }
 
     /// Leaves the home to the next VMM.

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use abi::PAGE_SIZE;
 use abi::hostcall::{self as hc, HibernateReport};
 use serde::{Deserialize, Serialize};
-use swap::{PageId, Stat, Stored, SwapError, SwapFileError};
+use swap::{Home, PageId, Stat, Stored, SwapError, SwapFileError};
 
 use self::home::PagesHome;
 pub use self::home::{BaseInMemory, HomePlan};
@@ -342,6 +342,10 @@ impl Hibernation {
         }
         let Ok(home) = &self.home else { return NONE };
         let mut home = home.write();
+        // The others there are in frames again, or nowhere; they would take the room of new ones.
+        if let Some(in_memory) = home.tiers_mut().memory_mut().filter(|in_memory| !in_memory.is_empty()) {
+            in_memory.retain(&mut |id| kept.has(id));
+        }
         let pages = home.pages_mut();
         match pages.store(&working, &rest) {
             Ok(stored) => {

@@ -13,14 +13,15 @@ use serde::{Deserialize, Serialize};
 use swap::{Home, Stored, SwapError, Tier};
 
 use super::injection::{self, Point};
+use super::settling::PACKING_STACK;
 use super::{Hibernation, HomeError, Packed, micros};
 
-/// The stack of a thread that moves pages, in bytes.
-const STACK: usize = 96 << 10;
 /// Where the host tells how long tasks have waited for memory (`Documentation/accounting/psi.rst`).
 const PRESSURE: &str = "/proc/pressure/memory";
 /// The time of which a share counts, in microseconds: who has no special rights may ask for multiples of 2 s.
 const WINDOW_US: u64 = 2_000_000;
+/// How long a wait for pressure does not look at anything else.
+const SLICE: Duration = Duration::from_millis(200);
 /// Pages that move while nobody can fetch any: a wake waits for a few milliseconds.
 const BATCH_PAGES: usize = 256;
 /// Where there is time, a move rests for so many times as long as it works.
@@ -109,8 +110,8 @@ pub(super) struct Moving {
     too_many: AtomicU64,
     /// The last order was not carried out to its end, as the sandbox woke.
     resumes: AtomicBool,
-    /// In this sleep there was no room for pages somewhere.
-    has_failed: AtomicBool,
+    /// In this sleep the disk has taken no more.
+    disk_failed: AtomicBool,
 }
 
 impl Moving {
@@ -128,7 +129,7 @@ impl Moving {
 
     /// The sandbox sleeps: what could not be done in the last sleep may be now.
     pub fn begin_sleep(&self) {
-        self.has_failed.store(false, Ordering::Relaxed);
+        self.disk_failed.store(false, Ordering::Relaxed);
     }
 
     /// Pages have been stored: whether they are to be lifted to memory.
@@ -197,9 +198,12 @@ impl Hibernation {
         home.read().tiers().memory().is_some_and(|memory| !memory.is_empty())
     }
 
-    /// Whether all pages that were stored come from memory, but for those of a base.
+    /// Whether all pages that were stored come from memory, those of a base among them.
     pub(super) fn comes_at_once(&self) -> bool {
-        self.is_in_memory() && self.home.as_ref().is_ok_and(|home| home.read().own().is_empty())
+        let Ok(home) = &self.home else { return false };
+        let home = home.read();
+        let has_some = home.tiers().memory().is_some_and(|memory| !memory.is_empty());
+        has_some && home.own().is_empty() && home.base().is_none_or(|base| base.own().is_mapped())
     }
 
     /// Sends pages to a tier from now on, and has those that there are moved there.
@@ -216,11 +220,13 @@ impl Hibernation {
             return Ok(());
         }
         let mover = Arc::clone(this);
-        let thread = thread::Builder::new().name("move".into()).stack_size(STACK);
+        let thread = thread::Builder::new().name("move".into()).stack_size(PACKING_STACK);
         let thread = thread.spawn(move || Self::carry_out_orders(&mover));
         thread.map(drop).map_err(|error| {
             this.moving.orders.store(0, Ordering::Release);
-            error.to_string()
+            let why = error.to_string();
+            this.figures().move_error = Some(why.clone());
+            why
         })
     }
 
@@ -228,12 +234,24 @@ impl Hibernation {
     fn carry_out_orders(this: &Arc<Self>) {
         let orders = &this.moving.orders;
         let mut known = orders.load(Ordering::Acquire);
+        let mut had_more = known > 1;
         loop {
             Self::carry_out(this);
             match orders.compare_exchange(known, 0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return,
-                Err(more) => known = more,
+                Ok(_) => break,
+                Err(more) => (known, had_more) = (more, true),
             }
+        }
+        // Orders that came meanwhile have interrupted whoever waited for the times of the sleep.
+        if had_more {
+            Self::arm_anew(this);
+        }
+    }
+
+    /// Has pages moved and packed at the times of the sleep, if it is one, counted from now.
+    pub(super) fn arm_anew(this: &Arc<Self>) {
+        if let Some(number) = this.settling.interrupt() {
+            Self::arm(this, number);
         }
     }
 
@@ -248,33 +266,32 @@ impl Hibernation {
             }
             home.tiers().goes_to()
         };
+        // Pages that do not get there now follow in the next sleep.
+        this.moving.resumes.store(true, Ordering::Release);
         // Whoever packs holds the home until it hears of that.
         let number = this.settling.interrupt();
         home.write().tiers_mut().send_to(tier);
-        // Pages that are away while it is awake follow in the next sleep.
-        this.moving.resumes.store(number.is_none(), Ordering::Relaxed);
-        let Some(number) = number else { return };
+        // It may have fallen asleep meanwhile.
+        let Some(number) = number.or_else(|| this.settling.interrupt()) else { return };
         this.moving.begin_sleep();
         this.moving.lifts.store(false, Ordering::Relaxed);
-        this.move_pages(tier, MoveCause::Order, number);
-        if this.moving.has_failed.load(Ordering::Relaxed) {
+        if this.move_pages(tier, MoveCause::Order, number) == Some(false) {
             home.write().tiers_mut().send_to(before);
         }
-        if let Some(sleep) = this.settling.asleep().filter(|sleep| *sleep == number) {
-            Self::arm(this, sleep);
+        if this.settling.asleep() == Some(number) {
+            Self::arm(this, number);
         }
     }
 
-    /// Moves pages as long as the sleep has this number, and tells of it. Where there is time it does so in its turn.
-    pub(super) fn move_pages(&self, tier: Tier, cause: MoveCause, number: u64) {
-        let Some(_alone) = self.settling.alone(number) else { return };
-        let Ok(home) = &self.home else { return };
+    /// Moves pages as long as the sleep has this number, and tells of it. Where there is time it does so in its turn. Result: whether that
+    /// could be done; `None`: there was no occasion.
+    pub(super) fn move_pages(&self, tier: Tier, cause: MoveCause, number: u64) -> Option<bool> {
+        let _alone = self.settling.alone(number)?;
+        let home = self.home.as_ref().ok()?;
         let asked = Instant::now();
-        let turn = if cause == MoveCause::Order { None } else { self.settling.turn(number) };
-        if cause != MoveCause::Order && turn.is_none()
-            || cause == MoveCause::Pressure && !self.is_pressed(asked)
-        {
-            return;
+        let _turn = if cause == MoveCause::Order { None } else { Some(self.settling.turn(number)?) };
+        if cause == MoveCause::Pressure && !self.is_pressed(asked, number) || !self.settling.is(number) {
+            return None;
         }
         self.moving.moves.store(true, Ordering::Release);
         let (start, mut pages) = (Instant::now(), 0);
@@ -295,27 +312,32 @@ impl Hibernation {
                 break Ok(());
             }
         };
-        let left_bytes = {
+        let (left_bytes, is_settled) = {
             let home = home.read();
             home.tiers().rest();
-            home.tiers().memory().map_or(0, Home::stored_bytes)
+            (home.tiers().memory().map_or(0, Home::stored_bytes), home.tiers().is_settled())
         };
         let (to, move_us) = (name(tier).into(), micros(start.elapsed()));
         let moved = Moved { to, why: cause, moved_pages: pages, left_bytes, move_us };
         let outcome = self.outcome(result, tier, moved);
-        if cause == MoveCause::Order {
-            let is_over = outcome.is_err() || home.read().tiers().is_settled();
-            self.moving.resumes.store(!is_over, Ordering::Relaxed);
+        let is_done = outcome.is_ok();
+        if cause == MoveCause::Order && (!is_done || is_settled) {
+            self.moving.resumes.store(false, Ordering::Release);
         }
         self.moving.moves.store(false, Ordering::Release);
         self.tell(Told::Moved(outcome));
+        Some(is_done)
     }
 
     /// Whether the host is still short of memory for one who has waited for its turn since then.
-    fn is_pressed(&self, since: Instant) -> bool {
+    fn is_pressed(&self, since: Instant, number: u64) -> bool {
         let Some(pressure) = &self.moving.pressure else { return false };
-        since.elapsed() < LOOK_EVERY
-            || wait_for(pressure, Some(Duration::from_micros(WINDOW_US))).unwrap_or(false)
+        let until = Instant::now() + Duration::from_micros(WINDOW_US);
+        let mut is_pressed = since.elapsed() < LOOK_EVERY;
+        while !is_pressed && self.settling.is(number) && Instant::now() < until {
+            is_pressed = wait_for(pressure, Some(SLICE)).unwrap_or(false);
+        }
+        is_pressed
     }
 
     fn outcome(&self, result: Result<(), SwapError>, tier: Tier, moved: Moved) -> Result<Moved, String> {
@@ -328,7 +350,7 @@ impl Hibernation {
                 (Tier::Disk, error) => format!("its pages cannot all go to the disk: {error}"),
             };
             self.figures().move_error = Some(why.clone());
-            self.moving.has_failed.store(true, Ordering::Relaxed);
+            self.moving.disk_failed.fetch_or(tier == Tier::Disk, Ordering::Relaxed);
             if moved.why == MoveCause::Many {
                 self.moving.lifts.store(false, Ordering::Relaxed);
                 let all = self.home.as_ref().map_or(0, |home| home.read().own().pages().len());
@@ -356,7 +378,7 @@ impl Hibernation {
                 thread::sleep(LOOK_EVERY);
             }
         };
-        if thread::Builder::new().name("pressure".into()).stack_size(STACK).spawn(watch).is_err() {
+        if thread::Builder::new().name("pressure".into()).stack_size(PACKING_STACK).spawn(watch).is_err() {
             this.moving.is_watched.store(false, Ordering::Release);
         }
     }
@@ -364,15 +386,19 @@ impl Hibernation {
     /// The host is short of memory: pages go to the disk if the sandbox sleeps. Sandboxes of one swap directory do so in turns, and look
     /// again when theirs comes late. A disk without room is not asked again in the same sleep.
     fn relieve(this: &Arc<Self>) {
-        if this.moving.has_failed.load(Ordering::Relaxed) || !this.is_in_memory() {
+        if this.moving.disk_failed.load(Ordering::Relaxed) || !this.is_in_memory() {
             return;
         }
         // Whoever packs holds the turn.
         let Some(number) = this.settling.interrupt() else { return };
-        this.move_pages(Tier::Disk, MoveCause::Pressure, number);
-        this.moving.lifts.store(false, Ordering::Relaxed);
-        this.moving.resumes.store(false, Ordering::Relaxed);
-        Self::arm(this, number);
+        if this.move_pages(Tier::Disk, MoveCause::Pressure, number).is_some() {
+            // They stay there for this sleep.
+            this.moving.lifts.store(false, Ordering::Relaxed);
+            this.moving.resumes.store(false, Ordering::Release);
+        }
+        if this.settling.asleep() == Some(number) {
+            Self::arm(this, number);
+        }
     }
 }
 

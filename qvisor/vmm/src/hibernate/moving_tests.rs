@@ -83,6 +83,9 @@ fn it_goes_to_the_disk_after_its_time_and_is_in_memory_the_next_time() {
         wakes_right(&memory, &hibernation);
     }
     // Who wakes before is not moved.
+    let policy = HomePolicy { tier: Tier::Memory, disk_after: Some(Duration::from_secs(60)) };
+    let (memory, hibernation) = in_memory(policy);
+    let told = self::told(&hibernation);
     fall_asleep(&memory, &hibernation);
     hibernation.begin_wake(None);
     wakes_right(&memory, &hibernation);

@@ -20,7 +20,7 @@ use crate::lock::{Mutex, Rank};
 
 /// The stacks of the threads, in bytes. What waits also takes over what was packed, and writes the line that tells of it.
 const WAITING_STACK: usize = 96 << 10;
-const PACKING_STACK: usize = 256 << 10;
+pub(super) const PACKING_STACK: usize = 256 << 10;
 /// How often a turn is asked for, and how long at most; the next sleep asks again.
 const TURN_EVERY: Duration = Duration::from_millis(200);
 const TURN_PATIENCE: Duration = Duration::from_secs(600);
@@ -204,17 +204,21 @@ pub(super) fn let_go(turn: &File) {
 }
 
 impl Hibernation {
-    /// The sandbox sleeps: its pages are packed when the time has come, unless it wakes before. Without a thread to be had
-    /// they stay as they are.
-    pub(crate) fn settle(this: &Arc<Self>) {
+    /// The sandbox sleeps. Result: the number of the sleep, for [`Self::arm`].
+    pub(crate) fn fall_asleep(&self) -> u64 {
+        self.moving.begin_sleep();
         // Whoever waits for an earlier sleep's time goes.
-        let sleep = this.settling.fall_asleep();
-        this.moving.begin_sleep();
-        Self::arm(this, sleep);
+        self.settling.fall_asleep()
     }
 
-    /// Has pages moved and packed at their times, as long as the sleep has this number.
-    pub(super) fn arm(this: &Arc<Self>, sleep: u64) {
+    /// The sandbox sleeps, and its pages are moved and packed at their times.
+    #[cfg(test)]
+    pub(crate) fn settle(this: &Arc<Self>) {
+        Self::arm(this, this.fall_asleep());
+    }
+
+    /// Has pages moved and packed at their times, as long as the sleep has this number. Without a thread to be had they stay as they are.
+    pub(crate) fn arm(this: &Arc<Self>, sleep: u64) {
         let Some(times) = this.times() else { return };
         if times.watches {
             Self::watch_pressure(this);
@@ -225,8 +229,11 @@ impl Hibernation {
         let this = Arc::clone(this);
         let waiting = move || {
             let settling = &this.settling;
-            if let Some((tier, cause)) = times.first {
-                apart(|| this.move_pages(tier, cause, sleep));
+            if let Some((tier, cause)) = times.first
+                && apart(|| this.move_pages(tier, cause, sleep)) == Some(false)
+            {
+                // Pages that stay on the disk are packed there.
+                return Self::arm_anew(&this);
             }
             let Some(after) = times.after() else { return };
             if after > Duration::ZERO && !settling.wait(after, sleep) {
@@ -323,11 +330,11 @@ pub(super) fn is_own(file: &File) -> bool {
 }
 
 /// Calls something in a thread with a larger stack, which goes then. Without a thread to be had it is not called.
-fn apart(work: impl FnOnce() + Send) {
+fn apart<R: Send>(work: impl FnOnce() -> Option<R> + Send) -> Option<R> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("move".into()).stack_size(PACKING_STACK);
-        let _ = thread.spawn_scoped(scope, work);
-    });
+        thread.spawn_scoped(scope, work).ok()?.join().ok()?
+    })
 }
 
 /// Runs only when nobody else wants to.
