@@ -6,12 +6,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
 
 use crate::bits::Bits;
 use crate::bounce::Bounces;
 use crate::error::{BaseError, SwapError, TablesError};
 use crate::mapped::MappedPages;
+use crate::mapping::SEALS;
 use crate::packed::PageKey;
 use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, Page, PageBytes, PageId, offset_of};
@@ -178,8 +179,7 @@ impl FileBase {
             present.set(id);
             sums.push(crc32c::crc32c(page));
         }
-        fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW)
-            .map_err(|error| failed(error.into()))?;
+        fcntl_add_seals(&file, SEALS).map_err(|error| failed(error.into()))?;
         Self::reopen(file, BaseTables { present, sums: Some(sums), packed: Box::default() })
     }
 

@@ -62,6 +62,14 @@ pub struct Stored {
     pub fell_to_disk: bool,
 }
 
+impl Stored {
+    /// Pages that went to the disk.
+    #[must_use]
+    pub fn disk_pages(&self) -> u64 {
+        self.swap_pages + self.reap_pages + self.packed_pages
+    }
+}
+
 /// A number that a home counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {

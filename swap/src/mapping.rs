@@ -7,6 +7,9 @@ use std::ptr::NonNull;
 
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
+/// A file with these can never change.
+pub const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
+
 /// The content of a file of memory that is sealed: nobody can write it, cut it off or make it longer.
 #[derive(Debug)]
 pub struct Mapping {
@@ -22,9 +25,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// `None`: the file may change.
     pub fn of_sealed(file: &File) -> io::Result<Option<Self>> {
-        let sealed = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
         // Files of most file systems know of no seals.
-        if !fcntl_get_seals(file).is_ok_and(|seals| seals.contains(sealed)) {
+        if !fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS)) {
             return Ok(None);
         }
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;

@@ -135,11 +135,11 @@ pub fn home(swap: &Arc<Faulty>, reap: &Arc<Faulty>) -> SwapHome {
 
 /// A sealed file of memory with this content.
 pub fn sealed(content: &[u8]) -> std::fs::File {
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
     use std::io::Write as _;
     let file = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     let mut file = std::fs::File::from(file);
     file.write_all(content).unwrap();
-    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    fcntl_add_seals(&file, crate::mapping::SEALS).unwrap();
     file
 }

@@ -78,6 +78,12 @@ impl TieredHome {
         self.memory.as_ref()
     }
 
+    /// The home in memory, if it has pages.
+    #[must_use]
+    pub fn occupied(&self) -> Option<&MemoryHome> {
+        self.memory.as_ref().filter(|memory| !memory.is_empty())
+    }
+
     /// The home in memory, to be changed.
     pub fn memory_mut(&mut self) -> Option<&mut MemoryHome> {
         self.memory.as_mut()
@@ -102,7 +108,7 @@ impl TieredHome {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match self.goes_to {
-            Tier::Disk => self.memory.as_ref().is_none_or(MemoryHome::is_empty),
+            Tier::Disk => self.occupied().is_none(),
             Tier::Memory => self.disk.is_empty(),
         }
     }
@@ -164,7 +170,7 @@ impl TieredHome {
 
     fn store_on_disk(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
         let stored = self.disk.store(working_set, rest)?;
-        if let Some(memory) = self.memory.as_ref().filter(|memory| !memory.is_empty()) {
+        if let Some(memory) = self.occupied() {
             memory.forget(&numbers(working_set, rest));
         }
         Ok(stored)
@@ -177,12 +183,6 @@ impl TieredHome {
             self.disk.remove(&numbers(working_set, rest));
         }
         Ok(stored)
-    }
-
-    /// Tells pages in memory from those on the disk.
-    fn split(&self, pages: &[Page]) -> (Vec<Page>, Vec<Page>) {
-        let Some(memory) = &self.memory else { return (Vec::new(), pages.to_vec()) };
-        memory.split(pages)
     }
 }
 
@@ -224,28 +224,27 @@ impl Home for TieredHome {
     }
 
     fn fetch(&self, pages: &[Page]) -> Result<u64, SwapError> {
-        let (here, there) = self.split(pages);
-        if let Some(memory) = self.memory.as_ref().filter(|_| !here.is_empty()) {
-            memory.fetch(&here)?;
-        }
+        let Some(memory) = self.occupied() else { return self.disk.fetch(pages) };
+        let (here, there) = memory.split(pages);
+        memory.fetch(&here)?;
         if there.is_empty() { Ok(0) } else { self.disk.fetch(&there) }
     }
 
     fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {
         let Some(first) = pages.first().map(|page| page.id) else { return Ok(0) };
-        match &self.memory {
+        match self.occupied() {
             Some(memory) if memory.has(first) => memory.fetch_around(pages),
-            Some(memory) if !memory.is_empty() => {
+            Some(memory) => {
                 *pages = memory.split(pages).1;
                 self.disk.fetch_around(pages)
             }
-            _ => self.disk.fetch_around(pages),
+            None => self.disk.fetch_around(pages),
         }
     }
 
     fn forget(&self, pages: &[PageId]) {
         // The disk's room is found again at the next store.
-        self.memory.iter().for_each(|memory| memory.forget(pages));
+        self.occupied().iter().for_each(|memory| memory.forget(pages));
     }
 
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool) {
@@ -260,10 +259,9 @@ impl Home for TieredHome {
 
     fn pages(&self) -> Bits {
         let mut pages = self.disk.pages();
-        self.memory
-            .iter()
-            .flat_map(|memory| memory.pages().ids().collect::<Vec<_>>())
-            .for_each(|id| pages.set(id));
+        if let Some(memory) = self.occupied() {
+            memory.pages().ids().for_each(|id| pages.set(id));
+        }
         pages
     }
 
@@ -277,7 +275,7 @@ impl Home for TieredHome {
     }
 
     fn persist(&self, to: &mut dyn Write) -> Result<(), TablesError> {
-        if self.memory.as_ref().is_some_and(|memory| !memory.is_empty()) {
+        if self.occupied().is_some() {
             return Err(TablesError::InMemory);
         }
         self.disk.persist(to)

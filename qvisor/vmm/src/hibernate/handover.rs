@@ -13,7 +13,7 @@ use super::settling::{self, Settling};
 use super::{Hibernation, HomePolicy, PagesHome, Reap, SwapPlan, accelerator, injection};
 use crate::handover::{HandOverError, Placed};
 use crate::host_paths::HostPaths;
-use crate::lock::ReadGuard;
+use crate::lock::{ReadGuard, RwLock};
 use crate::memory::frames_of;
 
 /// A home for the next VMM. Descriptors by their numbers.
@@ -80,24 +80,20 @@ impl Hibernation {
             if home.base().is_some_and(|base| base.files().any(|(file, _)| file.is_sealed())) {
                 return Err(HandOverError::Refused("the snapshot that it began with is sealed"));
             }
-            if home.tiers().memory().is_none_or(|memory| memory.is_empty()) {
+            if home.tiers().occupied().is_none() {
                 return Ok(());
             }
         }
-        // What is in memory ends with this VMM; later on nothing may fail. Whoever packs holds the home.
+        // Later on nothing may fail. Whoever packs holds the home.
         self.settling.interrupt();
-        let moved = home.write().move_all(Tier::Disk);
-        moved.map_err(|_| HandOverError::Refused("its pages in memory cannot go to the disk"))
+        leave_memory(home)
     }
 
     /// Leaves the home to the next VMM.
     pub(crate) fn hand_over(&self) -> Result<HomeLeft<'_>, HandOverError> {
         self.settling.end_packing();
         let home = self.home.as_ref().map_err(|_| HandOverError::Refused("its pages have no home"))?;
-        // What is in memory ends with this VMM.
-        home.write()
-            .move_all(Tier::Disk)
-            .map_err(|_| HandOverError::Refused("its pages in memory cannot go to the disk"))?;
+        leave_memory(home)?;
         let home = home.read();
         let mut tables = Vec::new();
         home.pages().persist(&mut tables)?;
@@ -114,6 +110,12 @@ impl Hibernation {
             tables,
         })
     }
+}
+
+/// What is in memory ends with this VMM: it goes to the disk.
+fn leave_memory(home: &RwLock<PagesHome>) -> Result<(), HandOverError> {
+    let moved = home.write().tiers_mut().move_all(Tier::Disk);
+    moved.map_err(|_| HandOverError::Refused("its pages in memory cannot go to the disk"))
 }
 
 impl HomeLeft<'_> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use swap::io::Device;
 use swap::{
     BASE_PAGES_MAX, BaseIndex, Engine, FileBase, Home, Layered, MemoryHome, PageSums, Reference, StackedBase,
-    SwapError, SwapFileError, SwapHome, TablesError, Tier, TieredHome,
+    SwapFileError, SwapHome, TablesError, Tier, TieredHome,
 };
 
 use super::injection;
@@ -135,11 +135,6 @@ impl PagesHome {
             Self::Own(home) => home,
             Self::OnBase(home) => home.own_mut(),
         }
-    }
-
-    /// Moves all pages to a tier. Where they go from now on does not change.
-    pub fn move_all(&mut self, tier: Tier) -> Result<(), SwapError> {
-        self.tiers_mut().move_all(tier)
     }
 
     /// Has pages in memory compared with a base that is in memory: the sandbox's own, or this one.

@@ -420,7 +420,10 @@ impl Hibernation {
         };
         // An image that is written meanwhile takes them from their home.
         if !pages.is_empty() && !self.staying.is_wanted() {
-            home.read().pages().forget(&pages.iter().map(|page| page.id).collect::<Vec<_>>());
+            let home = home.read();
+            if home.tiers().occupied().is_some() {
+                home.pages().forget(&pages.iter().map(|page| page.id).collect::<Vec<_>>());
+            }
         }
         match how {
             Fetch::Set => {

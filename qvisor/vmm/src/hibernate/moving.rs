@@ -66,8 +66,8 @@ pub struct Moved {
 impl Moved {
     /// Pages went to the disk as they were stored.
     pub(super) fn without_room(stored: &Stored) -> Self {
-        let moved_pages = stored.swap_pages + stored.reap_pages + stored.packed_pages;
-        Self { to: name(Tier::Disk).into(), why: MoveCause::NoRoom, moved_pages, left_bytes: 0, move_us: 0 }
+        let (to, moved_pages) = (name(Tier::Disk).into(), stored.disk_pages());
+        Self { to, why: MoveCause::NoRoom, moved_pages, left_bytes: 0, move_us: 0 }
     }
 }
 
@@ -134,10 +134,10 @@ impl Moving {
 
     /// Pages have been stored: whether they are to be lifted to memory.
     pub fn stored(&self, stored: &Stored) {
-        let pages = stored.swap_pages + stored.reap_pages + stored.packed_pages;
         // 0: nothing was ever too much.
         let too_many = self.too_many.load(Ordering::Relaxed);
-        self.lifts.store(stored.is_to_lift && (too_many == 0 || pages < too_many), Ordering::Relaxed);
+        self.lifts
+            .store(stored.is_to_lift && (too_many == 0 || stored.disk_pages() < too_many), Ordering::Relaxed);
     }
 
     /// All pages are where they are sent.
@@ -194,16 +194,16 @@ impl Hibernation {
 
     /// Whether pages of the sandbox are in memory.
     fn is_in_memory(&self) -> bool {
-        let Ok(home) = &self.home else { return false };
-        home.read().tiers().memory().is_some_and(|memory| !memory.is_empty())
+        self.home.as_ref().is_ok_and(|home| home.read().tiers().occupied().is_some())
     }
 
     /// Whether all pages that were stored come from memory, those of a base among them.
     pub(super) fn comes_at_once(&self) -> bool {
         let Ok(home) = &self.home else { return false };
         let home = home.read();
-        let has_some = home.tiers().memory().is_some_and(|memory| !memory.is_empty());
-        has_some && home.own().is_empty() && home.base().is_none_or(|base| base.own().is_mapped())
+        home.tiers().occupied().is_some()
+            && home.own().is_empty()
+            && home.base().is_none_or(|base| base.own().is_mapped())
     }
 
     /// Sends pages to a tier from now on, and has those that there are moved there.

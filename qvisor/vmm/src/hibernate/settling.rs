@@ -67,36 +67,30 @@ impl Settling {
 
     /// The sandbox wakes: whatever packs gives up soon.
     pub fn awake(&self) {
-        self.change(|_| None);
+        let _waiting = self.waiting.lock();
+        self.begin(false);
     }
 
     /// The sandbox sleeps. Result: the number of the sleep.
     fn fall_asleep(&self) -> u64 {
-        self.change(Some)
+        let _waiting = self.waiting.lock();
+        self.begin(true)
     }
 
     /// If the sandbox sleeps, whoever packs or moves pages gives up soon, for somebody else. Result: the new number of the sleep.
     pub fn interrupt(&self) -> Option<u64> {
         let _waiting = self.waiting.lock();
         self.asleep()?;
-        let number = self.changes.load(Ordering::Relaxed) + 1;
-        self.begin(number, Some(number));
-        Some(number)
+        Some(self.begin(true))
     }
 
-    /// A sleep, or the end of one, gets the next number.
-    fn change(&self, sleep: impl FnOnce(u64) -> Option<u64>) -> u64 {
-        let _waiting = self.waiting.lock();
+    /// A sleep, or the end of one, gets the next number. Called with the lock of those who wait.
+    fn begin(&self, is_asleep: bool) -> u64 {
         let number = self.changes.load(Ordering::Relaxed) + 1;
-        self.begin(number, sleep(number));
-        number
-    }
-
-    /// Called with the lock of those who wait.
-    fn begin(&self, number: u64, sleep: Option<u64>) {
-        self.sleep.store(sleep.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.sleep.store(if is_asleep { number } else { u64::MAX }, Ordering::Relaxed);
         self.changes.store(number, Ordering::Relaxed);
         self.woken.notify_all();
+        number
     }
 
     /// The number of the sleep; `None`: the sandbox is awake.
@@ -256,7 +250,6 @@ impl Hibernation {
     fn times(&self) -> Option<Times> {
         let home = self.home.as_ref().ok()?.read();
         let tiers = home.tiers();
-        let has_some = tiers.memory().is_some_and(|memory| !memory.is_empty());
         let first = if tiers.is_settled() {
             self.moving.have_settled();
             None
@@ -264,7 +257,7 @@ impl Hibernation {
             self.moving.first(tiers.goes_to())
         };
         let lifts = first.is_some_and(|(tier, _)| tier == Tier::Memory);
-        let watches = lifts || has_some;
+        let watches = lifts || tiers.occupied().is_some();
         let disk_after = self.plan.home.disk_after.filter(|_| watches);
         let packs = home.own().packs() && (disk_after.is_some() || !lifts && !home.own().is_empty());
         let pack_after = Some(self.settling.after).filter(|after| packs && *after < Duration::MAX);
