@@ -112,7 +112,7 @@ impl Hibernation {
     }
 }
 
-/// What is in memory ends with this VMM: it goes to the disk.
+/// Pages in memory end with this VMM: they go to the disk.
 fn leave_memory(home: &RwLock<PagesHome>) -> Result<(), HandOverError> {
     let moved = home.write().tiers_mut().move_all(Tier::Disk);
     moved.map_err(|_| HandOverError::Refused("its pages in memory cannot go to the disk"))
