@@ -23,6 +23,9 @@ use machine::errno::{Errno, Result};
 
 /// How often a walk is begun anew when the host changed what was found.
 const STALE_TRIES: usize = 3;
+/// The same for `O_CREAT`, which does not fail on Linux because others make, rename and remove the name meanwhile: every try
+/// that is lost is one of theirs that went through.
+const CREATE_TRIES: usize = 200;
 
 /// How to open, as `openat2(2)` says it.
 #[derive(Clone, Copy)]
@@ -46,13 +49,14 @@ pub fn open_at(
 /// Opens a file (`openat2(2)`).
 pub fn open_how(cx: &CallerCtx<'_>, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {
     let actor = Actor::of(cx);
-    for _ in 0..STALE_TRIES {
+    let creates = how.flags.contains(OpenFlags::CREAT);
+    for _ in 0..if creates { CREATE_TRIES } else { STALE_TRIES } {
         match open_once(cx, &actor, dirfd, path, how) {
             Err(Errno::ESTALE) => {}
             result => return result,
         }
     }
-    Err(if how.flags.contains(OpenFlags::CREAT) { Errno::ENOENT } else { Errno::ESTALE })
+    Err(if creates { Errno::ENOENT } else { Errno::ESTALE })
 }
 
 fn open_once(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {

@@ -1,8 +1,8 @@
 //! The companions of a container's leash: the leashes of processes that `exec` added to the container.
 //!
 //! On Linux the end of a PID namespace's first process is seen when nobody else is left in it (pid_namespaces(7)), and
-//! engines rely on that: containerd's shim for runc goes with the first process, and what it has not told by then of
-//! others is lost, so `docker exec` would wait for ever. So the container's leash ends last.
+//! engines rely on that: once Docker has heard of the end of the first process it listens for no other's, so `docker exec` would wait
+//! for ever, and containerd's shim for runc goes with it. So the container's leash ends last.
 //!
 //! A FIFO in the container's directory counts them: each companion holds its writing end for its life, from before its
 //! process is asked for, and the host closes it whatever ends the companion. A companion waits for the VMM, so who waits for
@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::directory::Directory;
@@ -21,6 +22,9 @@ use crate::process;
 const FIFO: &str = "execs";
 /// How long they may take, each of which ends on its own once its process has. One that was stopped cannot.
 pub const PATIENCE: Duration = Duration::from_secs(3);
+/// How long it may take from one's closing its files, which is what can be seen of it, until its parent has been told that it ended: the host
+/// may have others to run in between.
+pub const SETTLING: Duration = Duration::from_millis(100);
 
 /// The reading end. See the module.
 #[derive(Debug)]
@@ -57,8 +61,12 @@ impl Companions {
     /// Waits until all have ended, but not for ever.
     pub fn outlive(&self) {
         let start = Instant::now();
+        let was_any = self.is_any();
         while self.is_any() && start.elapsed() < PATIENCE {
             let _ = process::wait_readable([self.0.as_raw_fd()], 100);
+        }
+        if was_any {
+            thread::sleep(SETTLING);
         }
     }
 }
@@ -80,8 +88,8 @@ mod tests {
         drop(one);
         assert!(companions.is_any());
         let again = Companions::inherited(companions.descriptor().unwrap());
-        let ends = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(30));
+        let ends = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(30));
             drop(other);
         });
         again.outlive();

@@ -11,12 +11,13 @@ pub(crate) mod handover;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::thread;
 use std::time::Instant;
 
 use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_EXEC_WINSIZE, Event};
 use serde::{Deserialize, Serialize};
 
-use crate::companions::PATIENCE;
+use crate::companions::{PATIENCE, SETTLING};
 use crate::errno::Errno;
 use crate::hostcall::host_io::HostIo;
 use crate::lock::{Guard, Mutex, Rank};
@@ -141,6 +142,8 @@ struct Table {
     execs: BTreeMap<u64, Exec>,
     /// Why nobody is added any more.
     refuses: Option<&'static str>,
+    /// When the last one ended whose program ran; its peer goes after that.
+    last_end: Option<Instant>,
 }
 
 /// See the module. Any thread may call; nothing waits.
@@ -262,9 +265,21 @@ impl ExecRelay {
         }
     }
 
-    /// After [`ExecRelay::end`]: waits until the peers whose process had begun have gone, but not for ever.
+    /// After [`ExecRelay::end`]: waits until the peers whose process had begun have ended, but not for ever.
     pub fn outlive(&self) {
+        if self.outlive_begun() {
+            thread::sleep(SETTLING);
+        }
+        let last_end = self.lock().last_end;
+        if let Some(left) = last_end.and_then(|end| SETTLING.checked_sub(end.elapsed())) {
+            thread::sleep(left);
+        }
+    }
+
+    /// Waits until their connections are closed. Result: whether there were any.
+    fn outlive_begun(&self) -> bool {
         let start = Instant::now();
+        let mut was_any = false;
         loop {
             let mut table = self.lock();
             let begun = table.execs.values_mut().filter(|exec| exec.is_started);
@@ -274,16 +289,19 @@ impl ExecRelay {
             let left: Vec<RawFd> = left.collect();
             drop(table);
             if left.is_empty() || start.elapsed() > PATIENCE {
-                return;
+                return was_any;
             }
+            was_any = true;
             let _ = process::wait_any(&left, 100);
         }
     }
 
     /// It has ended.
     pub fn ended(&self, id: u64, status: i32) {
-        if let Some(exec) = self.lock().execs.remove(&id) {
+        let mut table = self.lock();
+        if let Some(exec) = table.execs.remove(&id) {
             exec.tell(&ExecReport::Exited { status });
+            table.last_end = Some(Instant::now());
         }
     }
 }
@@ -387,7 +405,11 @@ mod tests {
         peer.0.send(ExecOrder::Resize { rows: 2, columns: 3 }).unwrap();
         let kinds: Vec<_> = execs.orders().iter().map(|event| (event.kind, event.value)).collect();
         assert_eq!(kinds, [(EVENT_EXEC_WINSIZE, 2 << 16 | 3)]);
+        let start = Instant::now();
         execs.ended(id, 256);
+        // Its peer may be about to end.
+        execs.outlive();
+        assert!(start.elapsed() >= SETTLING);
         assert_eq!(told(&peer), [ExecReport::Started { pid: 7 }, ExecReport::Exited { status: 256 }]);
     }
 

@@ -58,7 +58,7 @@ impl ExecRelay {
     /// Leaves all to the next VMM, once it is closed. Nobody may take the peers' orders any more.
     pub(crate) fn leave(&self) -> ExecRelayLeft {
         let mut table = self.lock();
-        let left = Table { last: table.last, execs: std::mem::take(&mut table.execs), refuses: None };
+        let left = Table { last: table.last, execs: std::mem::take(&mut table.execs), ..Table::default() };
         ExecRelayLeft(left)
     }
 }
