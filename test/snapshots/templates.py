@@ -1,6 +1,8 @@
 """Sandboxes that share the pages of a snapshot: all of them see what they would see alone."""
 import json
 import os
+import re
+from pathlib import Path
 
 from clones import digest_of
 from guests import after, guest
@@ -265,6 +267,49 @@ def ended(clone, names):
     check(("cannot bring its memory back" in said or "are lost from page" in said) and names in said, f"it ends with {said[-300:]!r}")
 
 
+def stub_maps(clone):
+    """What each stub of a clone has mapped, by the names of the files; on kvm there is none."""
+    mapped = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            maps = Path("/proc", pid, "maps").read_text()
+            parent = re.search(r"^PPid:\s*(\d+)", Path("/proc", pid, "status").read_text(), re.MULTILINE)
+            words = Path("/proc", parent[1], "cmdline").read_text() if parent else ""
+        except OSError:
+            continue
+        if "/memfd:dormouse-orders" in maps and clone.id in words:
+            mapped.append([line.split(None, 5)[5] for line in maps.splitlines() if line.count(" ") > 5])
+    return mapped
+
+
+def asleep(world):
+    """Of a clone that sleeps the stubs map pages of the snapshot, and none of its own. It wakes to them, wherever it does."""
+    container, name, image = original(world)
+    one, moved = (Clone(container, name, number, "snapshot") for number in range(2))
+    for clone in (one, moved):
+        clone.answers("sum", "sum ok")
+        for _ in range(2):
+            clone.sleep()
+            clone.answers("sum", "sum ok")
+        world.dormouse("hibernate", clone.id)
+        for mapped in stub_maps(clone):
+            own, shown = ([line for line in mapped if what in line] for what in ("dormouse-user", "pages.img"))
+            check(not own and shown, f"{clone.id} has {len(own)} pieces of its memory mapped asleep, and {len(shown)} of the snapshot")
+    world.dormouse("checkpoint", "--name", f"{moved.id}-on", moved.id)
+    world.dormouse("wake", one.id)
+    for again in (one, Clone(container, f"{moved.id}-on", 3, "none")):
+        again.answers("sum", "sum ok")
+        again.answers("ways", "ways ok")
+        again.kill()
+    late = Clone(container, name, 2, "snapshot")
+    late.answers("sum", "sum ok")
+    world.dormouse("hibernate", late.id)
+    os.truncate(image, 0)
+    world.dormouse("wake", late.id, code=None)
+    late.wish("sum")
+    ended(late, "page")
+
+
 def refused(world):
     """What cannot be shared is refused, and goes on alone."""
     container = world.add(Untouched(world)).begin()
@@ -292,5 +337,6 @@ CASES = [
     ("shared-secret", secret, ()),
     ("shared-recorded", recorded, ()),
     ("shared-lost", lost, ()),
+    ("shared-asleep", asleep, ()),
     ("shared-refused", refused, ()),
 ]

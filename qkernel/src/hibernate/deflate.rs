@@ -50,12 +50,12 @@ pub(super) fn run(frozen: &Frozen, stays: bool) -> Result<HibernateReport, Obsta
         let members = working_set::next(&spaces, &locked, |frame| collected.listed.has(frame));
         // A page is stored once nobody can write it any more. If storing fails, faults bring the mirrors back.
         for (space, locked) in spaces.iter().zip(&mut locked) {
-            space.drop_mirror(locked);
+            if stays { space.drop_mirror(locked) } else { space.drop_mirror_but_template(locked) }
         }
         store(&collected, &members, stays, &mut report)?;
         let stored = time::monotonic_ns();
         // Nothing fails from here on.
-        mark(&spaces, &mut locked, &collected);
+        mark(&spaces, &mut locked, &collected, !stays);
         if stays && members.is_empty() {
             let here = |frame| collected.listed.has(frame);
             let all = working_set::all(&spaces, &mut locked, here, working_set::GUESSED_MAX);
@@ -233,10 +233,15 @@ fn store(
     Ok(())
 }
 
-fn mark(spaces: &[Arc<AddressSpace>], locked: &mut [MutexGuard<'_, Space>], collected: &Collected) {
+fn mark(
+    spaces: &[Arc<AddressSpace>],
+    locked: &mut [MutexGuard<'_, Space>],
+    collected: &Collected,
+    template_outlasts: bool,
+) {
     let is_stored = |frame: Frame| frames::index(frame).is_some_and(|index| collected.listed.has(index));
     for (space, locked) in spaces.iter().zip(locked) {
-        space.swap_entries(locked, is_stored);
+        space.swap_entries(locked, is_stored, template_outlasts);
     }
     residency::mark(collected.listed.0.iter().zip(&collected.kept.0).map(|(listed, kept)| listed | kept));
 }

@@ -1,7 +1,7 @@
 //! The stub's mirror of an address space (systrap): what is queued for the stub, and when the stub carries it out.
 
 use abi::layout::{USER_MAX, USER_MIN};
-use abi::run::{MAP_OP_MAP, MAP_OP_UNMAP_ALL, MapOp};
+use abi::run::{MAP_OP_MAP, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
@@ -15,6 +15,9 @@ use super::vma::mirror_prot;
 use crate::errno::Result;
 use crate::platform;
 use crate::sync::MutexGuard;
+
+/// Most operations by which a stub gives up a part of what it shows.
+const WITHDRAWALS_MAX: usize = 4096;
 
 impl AddressSpace {
     /// Makes the stub give up all mappings, at once; faults bring back what is used.
@@ -35,6 +38,26 @@ impl AddressSpace {
         self.is_queued.store(false, Ordering::SeqCst);
         space.shown.clear();
         space.table.for_each(USER_MIN, USER_MAX, |_, entry| entry.0 &= !Entry::MIRRORED);
+    }
+
+    /// Makes the stub give up, at once, all mappings but those of the template that outlast a sleep ([`template::outlasts_sleep`]).
+    pub fn drop_mirror_but_template(&self, space: &mut Space) {
+        if !platform::current().mirrors() {
+            return;
+        }
+        let mut queued = self.mirror.lock();
+        queued.append(&mut space.batch.ops);
+        queued.extend(space.all_but_template());
+        // More than that are dropped sooner all together.
+        if queued.len() > WITHDRAWALS_MAX || self.carry_out(queued).is_err() {
+            return self.drop_mirror(space);
+        }
+        space.table.for_each(USER_MIN, USER_MAX, |_, entry| {
+            if !template::outlasts_sleep(*entry) {
+                entry.0 &= !Entry::MIRRORED;
+            }
+        });
+        space.recount_mirror();
     }
 
     /// Has the stub carry out what is queued; user code runs next. Who finds nothing takes no lock: threads of one space that wait
@@ -136,6 +159,30 @@ impl AddressSpace {
 }
 
 impl Space {
+    /// Operations that withdraw all that the stub may show but what outlasts a sleep.
+    fn all_but_template(&mut self) -> Vec<MapOp> {
+        let mut ops: Vec<MapOp> = Vec::new();
+        // Where the last page that stays ends, and whether the stub may show something since.
+        let (mut since, mut is_shown) = (USER_MIN, false);
+        let mut withdraw = |since: u64, end: u64| {
+            ops.push(MapOp { kind: MAP_OP_UNMAP, addr: since, len: end - since, ..Default::default() });
+        };
+        self.table.for_each(USER_MIN, USER_MAX, |addr, entry| {
+            if !template::outlasts_sleep(*entry) {
+                is_shown |= entry.has(Entry::MIRRORED);
+                return;
+            }
+            if is_shown {
+                withdraw(since, addr);
+            }
+            (since, is_shown) = (addr + PAGE, false);
+        });
+        if is_shown {
+            withdraw(since, USER_MAX);
+        }
+        ops
+    }
+
     /// Replaces an entry that was not present by one that is, and shows it to the stub.
     fn show(&mut self, addr: u64, entry: Entry) {
         let mut entry = entry;

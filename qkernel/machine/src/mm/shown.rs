@@ -79,6 +79,12 @@ impl Space {
         alloc::vec![MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() }]
     }
 
+    /// The stub has given up a part of what it showed.
+    pub(super) fn recount_mirror(&mut self) {
+        let runs = self.count_runs();
+        self.shown.set(runs);
+    }
+
     /// Runs of pages that the stub may show: neighbours in memory with the same protection are one.
     fn count_runs(&mut self) -> usize {
         let mut runs = 0;

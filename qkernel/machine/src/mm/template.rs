@@ -56,6 +56,12 @@ pub(super) fn serves(vma: &Vma) -> bool {
     is_there() && !vma.is_shared() && !matches!(vma.object, Some(MemoryObject::Store(_))) && !vma.is_kernels()
 }
 
+/// Whether an entry goes on to show the template's page while the sandbox sleeps: it costs nothing, and nothing has to be done when it wakes.
+/// Of a frame whose content is in memory the host has to say first that the template has it.
+pub(super) fn outlasts_sleep(entry: Entry) -> bool {
+    entry.is_of_template() && entry.held().is_some_and(residency::is_shown)
+}
+
 /// Has the host say which it shows of those of `members` that were only read, before any of them comes back. No task runs if `alone`.
 pub(super) fn show_set(members: &[Touch], alone: bool) {
     if !is_there() {

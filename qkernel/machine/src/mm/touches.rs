@@ -350,6 +350,10 @@ impl WorkingSet {
                 places[*touch] = place;
                 idle_probes = 0;
             }
+            // What the template shows stays shown, and does not fault: a probe of it says nothing.
+            if idle_probes > 0 && now(&member).is_some_and(|(_, is_read)| is_read) {
+                idle_probes = 0;
+            }
             if idle_probes < KEEP_PROBES {
                 next.push((place, Touch { idle_probes, ..member }));
             }
