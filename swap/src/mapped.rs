@@ -6,7 +6,7 @@ use std::io;
 use crate::bits::Bits;
 use crate::error::SwapError;
 use crate::mapping::Mapping;
-use crate::page::{PAGE_BYTES, Page, PageBytes, PageId};
+use crate::page::{PAGE_BYTES, Page, PageBytes, PageId, sorted};
 use crate::pool;
 use crate::sums::Sums;
 
@@ -31,8 +31,12 @@ impl MappedPages {
 
     /// A page; `None`: the file ends before.
     pub fn page(&self, id: PageId) -> Option<&PageBytes> {
-        let start = (id as usize).checked_mul(PAGE_BYTES)?;
-        self.mapping.bytes().get(start..)?.first_chunk()
+        self.pages_from(id).first()
+    }
+
+    /// The pages from one on.
+    fn pages_from(&self, id: PageId) -> &[PageBytes] {
+        self.mapping.bytes().as_chunks().0.get(id as usize..).unwrap_or_default()
     }
 
     /// A page of these, as it was written.
@@ -44,10 +48,17 @@ impl MappedPages {
 
     /// Brings pages.
     pub fn fetch(&self, present: &Bits, pages: &[Page]) -> Result<u64, SwapError> {
+        let pages = sorted(pages);
         let parts: Vec<&[Page]> = pages.chunks(PART_PAGES).collect();
         let bring = |part: &&[Page]| {
-            part.iter()
-                .try_for_each(|page| self.checked(present, page.id).map(|content| page.copy_in(content)))
+            part.chunk_by(Page::is_followed_by).try_for_each(|run| {
+                run.iter().try_for_each(|page| self.checked(present, page.id).map(drop))?;
+                // Those that follow each other do so here.
+                let Some(first) = run.first() else { return Ok(()) };
+                let content = self.pages_from(first.id).get(..run.len());
+                Page::copy_in_run(run, content.ok_or(SwapError::Unknown { id: first.id })?);
+                Ok(())
+            })
         };
         pool::map(&parts, bring).into_iter().collect::<Result<(), SwapError>>()?;
         Ok((pages.len() * PAGE_BYTES) as u64)

@@ -1,6 +1,9 @@
 //! Pages: memory, a number, and what kind of memory it is.
 
+use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
+
+use rustix::io::pwrite;
 
 use crate::piece::Piece;
 
@@ -53,6 +56,8 @@ pub struct Page {
     /// The page's class.
     pub class: Class,
     addr: NonNull<u8>,
+    /// The file whose memory it is; negative: none.
+    file: RawFd,
 }
 
 // SAFETY: an address and numbers; the promise of `Page::new` bounds the use of the memory behind it.
@@ -69,7 +74,17 @@ impl Page {
     /// checksum.
     #[must_use]
     pub unsafe fn new(id: PageId, addr: NonNull<u8>) -> Self {
-        Self { id, class: Class::default(), addr }
+        Self { id, class: Class::default(), addr, file: -1 }
+    }
+
+    /// Says that its memory is that of a file, at the place of its number, so that content can come through the file: the host then neither
+    /// empties memory that it gives, nor maps it here.
+    ///
+    /// # Safety
+    /// The page lies there, and the file stays open as long as the value or a copy of it is used.
+    #[must_use]
+    pub unsafe fn in_file(self, file: BorrowedFd<'_>) -> Self {
+        Self { file: std::os::fd::AsRawFd::as_raw_fd(&file), ..self }
     }
 
     /// Gives the page another class.
@@ -104,10 +119,35 @@ impl Page {
         self.piece().copy_out(to);
     }
 
+    /// Whether `next` follows it in memory and, if there is one, in their file.
+    pub(crate) fn is_followed_by(&self, next: &Self) -> bool {
+        self.id.checked_add(1) == Some(next.id) && self.file == next.file
+    }
+
+    /// Copies content into the memory of pages that follow each other, at once where they are in a file.
+    pub(crate) fn copy_in_run(run: &[Self], content: &[PageBytes]) {
+        let Some(first) = run.first() else { return };
+        let mut written = 0;
+        if first.file >= 0 {
+            // SAFETY: the promise of `in_file`.
+            let file = unsafe { BorrowedFd::borrow_raw(first.file) };
+            // Whatever does not get there so is copied.
+            written = pwrite(file, content.as_flattened(), offset_of(first.id)).unwrap_or(0) / PAGE_BYTES;
+        }
+        run.iter().zip(content).skip(written).for_each(|(page, content)| page.copy_in(content));
+    }
+
     /// Copies a page into its memory.
     pub fn copy_in(&self, from: &PageBytes) {
         self.piece().copy_in(from);
     }
+}
+
+/// The pages by their numbers: those that follow each other lie side by side.
+pub(crate) fn sorted(pages: &[Page]) -> Vec<Page> {
+    let mut pages = pages.to_vec();
+    pages.sort_unstable_by_key(|page| page.id);
+    pages
 }
 
 /// The offset of a page in a file that has it by its number.

@@ -25,7 +25,7 @@ use machine::errno::{Errno, Result};
 const STALE_TRIES: usize = 3;
 /// The same for `O_CREAT`, which does not fail on Linux because others make, rename and remove the name meanwhile: every try
 /// that is lost is one of theirs that went through.
-const CREATE_TRIES: usize = 200;
+const CREATE_TRIES: usize = 40;
 
 /// How to open, as `openat2(2)` says it.
 #[derive(Clone, Copy)]

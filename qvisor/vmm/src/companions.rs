@@ -60,8 +60,18 @@ impl Companions {
 
     /// Waits until all have ended, but not for ever.
     pub fn outlive(&self) {
+        self.outlive_if(self.is_any());
+    }
+
+    /// Waits as [`Self::outlive`] does when the VMM was killed, which nobody has seen coming: one of them may have gone just before.
+    pub fn outlive_killed(&self) {
+        // With nothing to be read it has ended for its reader once there was a writer, and there is none any more (pipe(7)).
+        let [was_any] = process::wait_readable([self.0.as_raw_fd()], 0);
+        self.outlive_if(was_any || self.is_any());
+    }
+
+    fn outlive_if(&self, was_any: bool) {
         let start = Instant::now();
-        let was_any = self.is_any();
         while self.is_any() && start.elapsed() < PATIENCE {
             let _ = process::wait_readable([self.0.as_raw_fd()], 100);
         }
@@ -83,7 +93,10 @@ mod tests {
         assert!(Companions::join(&directory).is_none());
         let companions = Companions::new(&directory).unwrap();
         assert!(!companions.is_any());
+        let start = Instant::now();
         companions.outlive();
+        companions.outlive_killed();
+        assert!(start.elapsed() < SETTLING, "there was nobody");
         let (one, other) = (Companions::join(&directory).unwrap(), Companions::join(&directory).unwrap());
         drop(one);
         assert!(companions.is_any());
@@ -95,6 +108,9 @@ mod tests {
         again.outlive();
         assert!(!companions.is_any());
         ends.join().unwrap();
+        let start = Instant::now();
+        companions.outlive_killed();
+        assert!(start.elapsed() >= SETTLING, "the last one may have gone just before");
         let stays = Companions::join(&directory).unwrap();
         assert!(companions.is_any());
         drop((companions, again));

@@ -142,7 +142,7 @@ struct Table {
     execs: BTreeMap<u64, Exec>,
     /// Why nobody is added any more.
     refuses: Option<&'static str>,
-    /// When the last one ended whose program ran; its peer goes after that.
+    /// When the last one ended; its peer goes after that.
     last_end: Option<Instant>,
 }
 
@@ -247,7 +247,9 @@ impl ExecRelay {
 
     /// It does not come to run its program.
     pub fn failed(&self, id: u64, code: u8, message: &str) {
-        if let Some(exec) = self.lock().execs.remove(&id) {
+        let mut table = self.lock();
+        table.last_end = Some(Instant::now());
+        if let Some(exec) = table.execs.remove(&id) {
             exec.tell(&ExecReport::Failed { message: message.into(), code });
         }
     }

@@ -220,7 +220,7 @@ fn obey(mut socket: &UnixStream, companions: Option<&Companions>) {
     let mut order: Message = [0; 5];
     if socket.read_exact(&mut order).is_err() {
         // The VMM is on its way out without a word.
-        companions.into_iter().for_each(Companions::outlive);
+        companions.into_iter().for_each(Companions::outlive_killed);
         process::end_as(libc::SIGKILL);
     }
     match order[0] {

@@ -1,13 +1,12 @@
 //! A home in memory ("Phoenix", section 3.5): of each page what a base does not have of it, or what is left when it is packed. Any page is
 //! put together in constant time, and what comes back to stay is forgotten, since its memory would be paid for twice.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use codec::{Style, TableSet, Unpacker};
 
@@ -18,7 +17,7 @@ use super::record::{Head, Kind};
 use crate::bits::Bits;
 use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
-use crate::page::{Class, PAGE_BYTES, Page, PageBytes, PageId};
+use crate::page::{Class, PAGE_BYTES, Page, PageBytes, PageId, sorted};
 use crate::pool;
 
 const MEMORY: &str = "memory";
@@ -35,6 +34,8 @@ pub struct MemoryHome {
     reference: Option<Reference>,
     limit_bytes: u64,
     state: RwLock<State>,
+    /// Until it rests: to empty a room for each page would take a tenth of the page's time.
+    rooms: Mutex<Vec<Box<Room>>>,
 }
 
 #[derive(Default)]
@@ -208,7 +209,7 @@ impl MemoryHome {
     /// A home of pages like those of the base, if there is one, whose records may take so many bytes.
     #[must_use]
     pub fn new(reference: Option<Reference>, limit_bytes: u64) -> Self {
-        Self { reference, limit_bytes, state: RwLock::default() }
+        Self { reference, limit_bytes, state: RwLock::default(), rooms: Mutex::default() }
     }
 
     /// The home, which is empty, with another base to compare pages with.
@@ -233,6 +234,16 @@ impl MemoryHome {
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, Vec<Box<Room>>> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing is compared or fetched for a while.
+    fn rest_all(&self) {
+        *self.rooms() = Vec::new();
+        self.reference.iter().for_each(Reference::rest);
     }
 
     fn state(&mut self) -> &mut State {
@@ -299,9 +310,22 @@ impl MemoryHome {
         Some(codes)
     }
 
-    /// Puts a page together in its memory.
-    fn rebuild(&self, state: &State, page: &Page, room: &mut Room) -> Result<(), SwapError> {
-        let id = page.id;
+    /// Puts pages together that follow each other, at most [`RUN_PAGES`], and has them in their memory.
+    fn bring(&self, state: &State, run: &[Page], room: &mut Room) -> Result<(), SwapError> {
+        let Room { content, diff } = room;
+        run.iter().zip(&mut *content).try_for_each(|(page, to)| self.rebuild(state, page.id, to, diff))?;
+        Page::copy_in_run(run, content.get(..run.len()).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Puts a page together in `to`.
+    fn rebuild(
+        &self,
+        state: &State,
+        id: PageId,
+        to: &mut PageBytes,
+        diff: &mut Diff,
+    ) -> Result<(), SwapError> {
         let code = state.places.get(&id).ok_or(SwapError::Unknown { id })?;
         let base = |page| {
             let reference = self.reference.as_ref().ok_or(SwapError::Unknown { id })?;
@@ -309,12 +333,12 @@ impl MemoryHome {
         };
         let place = match code.way() {
             Way::Zero => {
-                page.piece().fill(0);
+                to.fill(0);
                 return Ok(());
             }
             Way::Base(of) => {
                 let (reference, of) = base(of)?;
-                page.copy_in(reference.base().mapped_checked(of)?);
+                *to = *reference.base().mapped_checked(of)?;
                 return Ok(());
             }
             Way::Record(place) => place,
@@ -324,7 +348,6 @@ impl MemoryHome {
         let unpack =
             |to: &mut [u8]| Unpacker::new(Style::Lz4, None::<TableSet>).unpack(bytes, to).map_err(damaged);
         let bad = SwapError::Damaged { file: MEMORY, id, stored: head.sum, found: 0 };
-        let Room { content: to, diff } = room;
         match head.kind {
             Kind::Word => {
                 let word = bytes.first_chunk::<8>().ok_or(bad)?;
@@ -342,12 +365,10 @@ impl MemoryHome {
                 diffed.ok_or(bad)?;
             }
         }
-        let found = crc32c::crc32c(to);
-        if found != head.sum {
-            return Err(SwapError::Damaged { file: MEMORY, id, stored: head.sum, found });
+        match crc32c::crc32c(to) {
+            found if found == head.sum => Ok(()),
+            found => Err(SwapError::Damaged { file: MEMORY, id, stored: head.sum, found }),
         }
-        page.copy_in(to);
-        Ok(())
     }
 }
 
@@ -359,19 +380,25 @@ fn free_all(chunks: &mut Chunks, codes: &[(PageId, Code)]) {
     }
 }
 
-/// Room in which a page is put together.
+/// Pages that are put together before they go to their memory.
+const RUN_PAGES: usize = 8;
+
+type Diff = [u8; DIFF_MAX];
+
+/// Room in which pages are put together.
 struct Room {
-    content: PageBytes,
-    diff: [u8; DIFF_MAX],
+    content: [PageBytes; RUN_PAGES],
+    diff: Diff,
 }
 
-thread_local! {
-    /// A thread's own: to empty it again for each page would take a tenth of the page's time.
-    static ROOM: RefCell<Room> = const { RefCell::new(Room { content: [0; PAGE_BYTES], diff: [0; DIFF_MAX] }) };
+impl Default for Room {
+    fn default() -> Self {
+        Self { content: [[0; PAGE_BYTES]; RUN_PAGES], diff: [0; DIFF_MAX] }
+    }
 }
 
 /// Undoes a difference that was packed ([`coding::decode`]). Its length is in front of it.
-fn decode_packed(bytes: &[u8], room: &mut [u8; DIFF_MAX], page: &mut PageBytes) -> Option<()> {
+fn decode_packed(bytes: &[u8], room: &mut Diff, page: &mut PageBytes) -> Option<()> {
     let (len, packed) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
     let diff = room.get_mut(..usize::from(u16::from_le_bytes(*len)))?;
     Unpacker::new(Style::Lz4, None::<TableSet>).unpack(packed, diff).ok()?;
@@ -392,7 +419,7 @@ impl MemoryHome {
         self.put(of_set, rest)?;
         let state = self.state();
         state.set.extend(of_set.iter().map(|page| page.id));
-        self.reference.iter().for_each(Reference::rest);
+        self.rest_all();
         Ok(())
     }
 
@@ -426,7 +453,7 @@ impl Home for MemoryHome {
         self.put(working_set, rest)?;
         let state = self.state();
         state.set = working_set.iter().map(|page| page.id).collect();
-        self.reference.iter().for_each(Reference::rest);
+        self.rest_all();
         let pages = (working_set.len() + rest.len()) as u64;
         Ok(Stored { memory_pages: pages, memory_bytes: self.stored_bytes(), ..Stored::default() })
     }
@@ -434,10 +461,15 @@ impl Home for MemoryHome {
     fn fetch(&self, pages: &[Page]) -> Result<u64, SwapError> {
         let state = self.read();
         let bring = |pages: &&[Page]| {
-            ROOM.with_borrow_mut(|room| pages.iter().try_for_each(|page| self.rebuild(&state, page, room)))
+            let mut runs = pages.chunk_by(Page::is_followed_by).flat_map(|run| run.chunks(RUN_PAGES));
+            let mut room = self.rooms().pop().unwrap_or_default();
+            runs.try_for_each(|run| self.bring(&state, run, &mut room))?;
+            self.rooms().push(room);
+            Ok(())
         };
+        let pages = sorted(pages);
         if pages.len() <= FETCHED_PAGES {
-            bring(&pages)?;
+            bring(&pages.as_slice())?;
         } else {
             let parts: Vec<&[Page]> = pages.chunks(FETCHED_PAGES).collect();
             pool::map(&parts, bring).into_iter().collect::<Result<(), SwapError>>()?;
@@ -472,7 +504,7 @@ impl Home for MemoryHome {
 
     fn rest(&self) {
         self.write().compact();
-        self.reference.iter().for_each(Reference::rest);
+        self.rest_all();
     }
 
     fn pages(&self) -> Bits {

@@ -21,6 +21,7 @@ use super::physical::frames::{self, Frame, FrameRef};
 use super::shown::Shown;
 use super::sites::{Hits, Sites};
 use super::template;
+use super::touches;
 use super::vma::{VMA_BYTES, Vma, VmaFlags, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;
@@ -52,6 +53,8 @@ pub struct AddressSpace {
     pub(super) mirror: Mutex<Vec<MapOp>>,
     /// Whether there are some, or the stub is carrying them out. Changed with the lock held.
     pub(super) is_queued: AtomicBool,
+    /// The stub was told to drop all it shows while entries say that it may show them.
+    pub(super) has_dropped: AtomicBool,
     pub(super) hits: Hits,
     pub(super) inner: Mutex<Space>,
 }
@@ -137,6 +140,7 @@ impl AddressSpace {
             machine,
             mirror: Mutex::new(Rank::Mirror, Vec::new()),
             is_queued: AtomicBool::new(false),
+            has_dropped: AtomicBool::new(false),
             hits,
             inner: Mutex::new(
                 Rank::AddressSpace,
@@ -196,6 +200,7 @@ impl AddressSpace {
             });
             locked.shown.clear();
         }
+        touches::doubt_shown();
     }
 
     /// The one with this id, if it is still there.

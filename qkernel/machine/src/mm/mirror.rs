@@ -8,16 +8,19 @@ use core::sync::atomic::Ordering;
 use super::aspace::{AddressSpace, Space};
 use super::page::PAGE;
 use super::pagetable::Entry;
+use super::physical::account;
 use super::physical::frames::Frame;
 use super::physical::residency;
+use super::shown;
 use super::template;
 use super::vma::mirror_prot;
 use crate::errno::Result;
 use crate::platform;
 use crate::sync::MutexGuard;
 
-/// Most operations by which a stub gives up a part of what it shows.
-const WITHDRAWALS_MAX: usize = 4096;
+/// Most operations by which a stub gives up a part of what it shows, and most runs of pages that it keeps.
+const WITHDRAWALS_MAX: usize = 1024;
+const KEPT_MAX: usize = 1024;
 
 impl AddressSpace {
     /// Makes the stub give up all mappings, at once; faults bring back what is used.
@@ -37,6 +40,7 @@ impl AddressSpace {
         }
         self.is_queued.store(false, Ordering::SeqCst);
         space.shown.clear();
+        self.has_dropped.store(false, Ordering::SeqCst);
         space.table.for_each(USER_MIN, USER_MAX, |_, entry| entry.0 &= !Entry::MIRRORED);
     }
 
@@ -45,11 +49,13 @@ impl AddressSpace {
         if !platform::current().mirrors() {
             return;
         }
-        let mut queued = self.mirror.lock();
-        queued.append(&mut space.batch.ops);
-        queued.extend(space.all_but_template());
-        // More than that are dropped sooner all together.
-        if queued.len() > WITHDRAWALS_MAX || self.carry_out(queued).is_err() {
+        // Where something waits to be shown it has not run since, and where all was dropped nobody knows what is shown.
+        let is_known = !self.has_dropped.swap(false, Ordering::SeqCst)
+            && self.mirror.lock().is_empty()
+            && space.batch.ops.is_empty();
+        let withdrawn = if is_known { space.all_but_template() } else { None };
+        let result = withdrawn.map(|ops| platform::current().sync_mirror(&self.machine, &ops));
+        if !matches!(result, Some(Ok(()))) {
             return self.drop_mirror(space);
         }
         space.table.for_each(USER_MIN, USER_MAX, |_, entry| {
@@ -87,6 +93,7 @@ impl AddressSpace {
         queued.clear();
         self.is_queued.store(result.is_err(), Ordering::SeqCst);
         if result.is_err() {
+            self.has_dropped.store(true, Ordering::SeqCst);
             // Before it runs next it gives up all mappings, and faults bring back what is used.
             queued.push(MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() });
         }
@@ -146,9 +153,13 @@ impl AddressSpace {
             return;
         }
         let ops = space.charge_mirror(ops);
+        if ops.iter().any(|op| op.kind == MAP_OP_UNMAP_ALL) {
+            self.has_dropped.store(true, Ordering::SeqCst);
+        }
         if queued.len() + ops.len() > 2 * platform::OPS_MAX {
             // It drops what it shows, and what is new comes back by faults as well.
             *queued = alloc::vec![MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() }];
+            self.has_dropped.store(true, Ordering::SeqCst);
         } else if queued.is_empty() {
             *queued = ops;
         } else {
@@ -159,13 +170,20 @@ impl AddressSpace {
 }
 
 impl Space {
-    /// Operations that withdraw all that the stub may show but what outlasts a sleep.
-    fn all_but_template(&mut self) -> Vec<MapOp> {
+    /// Operations that withdraw all that the stub may show but what outlasts a sleep. `None`: they are too many, too much would stay, or
+    /// memory is short.
+    fn all_but_template(&mut self) -> Option<Vec<MapOp>> {
+        account::check(0).ok()?;
         let mut ops: Vec<MapOp> = Vec::new();
+        ops.try_reserve_exact(WITHDRAWALS_MAX).ok()?;
+        let (mut kept, mut last, mut is_full) = (0, (0, Entry::NONE), false);
         // Where the last page that stays ends, and whether the stub may show something since.
         let (mut since, mut is_shown) = (USER_MIN, false);
         let mut withdraw = |since: u64, end: u64| {
-            ops.push(MapOp { kind: MAP_OP_UNMAP, addr: since, len: end - since, ..Default::default() });
+            is_full |= ops.len() == WITHDRAWALS_MAX;
+            if !is_full {
+                ops.push(MapOp { kind: MAP_OP_UNMAP, addr: since, len: end - since, ..Default::default() });
+            }
         };
         self.table.for_each(USER_MIN, USER_MAX, |addr, entry| {
             if !template::outlasts_sleep(*entry) {
@@ -175,12 +193,14 @@ impl Space {
             if is_shown {
                 withdraw(since, addr);
             }
+            kept += usize::from(entry.has(Entry::MIRRORED) && !shown::joins(last, (addr, *entry)));
+            last = (addr, *entry);
             (since, is_shown) = (addr + PAGE, false);
         });
         if is_shown {
             withdraw(since, USER_MAX);
         }
-        ops
+        (!is_full && kept <= KEPT_MAX).then_some(ops)
     }
 
     /// Replaces an entry that was not present by one that is, and shows it to the stub.

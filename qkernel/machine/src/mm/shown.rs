@@ -57,6 +57,12 @@ impl Shown {
     }
 }
 
+/// Whether a page and the next one that is shown are of one run: neighbours in memory with the same protection.
+pub(super) fn joins((at, before): (u64, Entry), (addr, entry): (u64, Entry)) -> bool {
+    let same = Entry::WRITABLE | Entry::NO_EXECUTE;
+    at + PAGE == addr && before.phys() + PAGE == entry.phys() && before.0 & same == entry.0 & same
+}
+
 impl Drop for Shown {
     fn drop(&mut self) {
         self.clear();
@@ -85,7 +91,7 @@ impl Space {
         self.shown.set(runs);
     }
 
-    /// Runs of pages that the stub may show: neighbours in memory with the same protection are one.
+    /// Runs of pages that the stub may show.
     fn count_runs(&mut self) -> usize {
         let mut runs = 0;
         let mut last = (0, Entry::NONE);
@@ -93,12 +99,7 @@ impl Space {
             if !entry.has(Entry::MIRRORED) {
                 return;
             }
-            let same = Entry::WRITABLE | Entry::NO_EXECUTE;
-            let (at, before) = last;
-            let joins = at + PAGE == addr
-                && before.phys() + PAGE == entry.phys()
-                && before.0 & same == entry.0 & same;
-            runs += usize::from(!joins);
+            runs += usize::from(!joins(last, (addr, *entry)));
             last = (addr, *entry);
         });
         runs

@@ -441,6 +441,14 @@ pub fn begin_wake(with_reap: bool) {
     PROBE.store(probe.word(), Ordering::Relaxed);
 }
 
+/// Nothing is shown any more: of what was only read nobody knows for how long, and it leaves if the next probe of it is in vain.
+pub(super) fn doubt_shown() {
+    let mut set = SET.lock();
+    let read: Vec<bool> = set.members.touches().map(|touch| touch.is_read).collect();
+    let probes = set.members.idle_probes.iter_mut().zip(read).filter(|(_, is_read)| *is_read);
+    probes.for_each(|(idle_probes, _)| *idle_probes = NEW_PROBES);
+}
+
 /// In the wake that comes next these pages come back first, and no others: they were recorded in another sandbox with this memory.
 pub(super) fn adopt(pages: &[Touch]) {
     let mut set = SET.lock();

@@ -16,7 +16,12 @@ fn page_of(memory: &SandboxMemory, id: PageId) -> Option<Page> {
     // SAFETY: the range was checked, and user memory is mapped, readable and writable, as long as the sandbox lives; it is
     // shared with the guest, so that nobody makes a reference to it, and a guest that writes it meanwhile only spoils its
     // own pages.
-    NonNull::new(at).map(|at| unsafe { Page::new(id, at) })
+    let page = NonNull::new(at).map(|at| unsafe { Page::new(id, at) })?;
+    Some(match memory.user_file() {
+        // SAFETY: user memory lies in the file, from its front, and both stay as long as the sandbox lives.
+        Some(file) => unsafe { page.in_file(file) },
+        None => page,
+    })
 }
 
 /// The pages that frame numbers stand for.

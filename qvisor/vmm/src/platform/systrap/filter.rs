@@ -206,7 +206,12 @@ pub fn application(cpus: u32) -> Vec<Instruction> {
         Jump(EQUAL, high32(STUB_AREA), Next, Trap),
         Load(arg_low(0)),
         Jump(AT_LEAST, low32(areas_end), Trap, Next),
-        Jump(AT_LEAST, low32(STUB_AREA), Futex, Trap),
+        Jump(AT_LEAST, low32(STUB_AREA), Next, Trap),
+        // And without a timeout: a thread that claims to have stopped would go on by itself.
+        Load(arg_high(3)),
+        Jump(EQUAL, 0, Next, Trap),
+        Load(arg_low(3)),
+        Jump(EQUAL, 0, Futex, Trap),
     ];
     assemble(&join(&[&FROM_STUB, &calls, &BASES, &FUTEX, &ENDS]))
 }

@@ -13,10 +13,13 @@ pub(super) const TOKEN_ZYGOTE: u64 = 0;
 /// How long stubs are watched once the sandbox sleeps, and the processor time that one may use meanwhile.
 const RESTLESS_AFTER: Duration = Duration::from_millis(100);
 const RESTLESS_NS: u64 = 1_000_000;
+const LOOKS_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// Stubs that are watched since the sandbox began to sleep, with the processor time that each had used.
 struct Restless {
     until: Instant,
+    /// After how long they are looked at again.
+    looks: std::array::IntoIter<Duration, 2>,
     disturbed: u64,
     used: Vec<(u64, Arc<Process>)>,
 }
@@ -38,7 +41,7 @@ impl Stubs {
             }
             let until = watched.as_ref().map(|watched| watched.until);
             if until.is_some_and(|until| Instant::now() >= until) {
-                watched.take().iter().for_each(|watched| self.end_restless(watched));
+                watched = watched.take().and_then(|watched| self.end_restless(watched));
                 continue;
             }
             for token in spawn::wait_events(&self.epoll, until) {
@@ -57,6 +60,7 @@ impl Stubs {
         let used = |process: Arc<Process>| (cpu::process_cpu_ns(process.pid), process);
         let watched = Restless {
             until: Instant::now() + RESTLESS_AFTER,
+            looks: LOOKS_AGAIN.into_iter(),
             disturbed: self.disturbed.load(SeqCst),
             used: self.slots.lock().living.values().cloned().map(used).collect(),
         };
@@ -68,14 +72,19 @@ impl Stubs {
         self.is_still.load(SeqCst) && self.disturbed.load(SeqCst) == watched.disturbed
     }
 
-    /// Ends stubs that use the processor while nobody has given them work: their application code has made them spin.
-    fn end_restless(&self, watched: &Restless) {
+    /// Ends stubs that use the processor while nobody has given them work: their application code has made them spin. Result: what is to be
+    /// watched on, since code that waits for a page of a file may come to it late.
+    fn end_restless(&self, mut watched: Restless) -> Option<Restless> {
         for (before, process) in &watched.used {
             let used = cpu::process_cpu_ns(process.pid).saturating_sub(*before);
-            if used > RESTLESS_NS && self.is_still_since(watched) && !process.is_dead() {
+            if used > RESTLESS_NS && self.is_still_since(&watched) && !process.is_dead() {
                 process.kill();
             }
         }
+        watched.looks.next().filter(|_| self.is_still_since(&watched)).map(|after| {
+            watched.until = Instant::now() + after;
+            watched
+        })
     }
 
     fn wants_ready(&self) -> bool {
