@@ -4,6 +4,7 @@
 //   ways          reaches pages in every way that there is, each way pages of its own; "ways ok", or what was wrong
 //   page N        reads page N; "page N ok"
 //   sum           reads all that no way has changed; "sum ok"
+//   stripes       reads those, and writes every second one; "stripes ok"
 //   free          reads pages and gives them up; "free ok"
 //   reuse         writes to new memory; "reuse ok"
 //   reused        looks whether it is what was written; "reused ok"
@@ -429,6 +430,17 @@ static const char *give_up(void) {
     return madvise(at(first), AGAIN * PAGE, MADV_DONTNEED) < 0 ? "madvise" : "free ok";
 }
 
+// Writes every second page, and leaves all as they are.
+static const char *stripe(void) {
+    for (size_t i = next; i < pages; i++) {
+        if (same("stripes", i, at(i), 0, WORDS) < 0)
+            return wrong;
+        if (i % 2)
+            at(i)[0] = stamp(i, 0);
+    }
+    return "stripes ok";
+}
+
 // Writes to new memory, or looks whether it is what was written.
 static const char *reuse(int writes) {
     if (!again)
@@ -465,6 +477,8 @@ static void answer(char *line) {
         puts(file < 0 || close(file) < 0 ? "no mark" : "mark ok");
     } else if (!strcmp(line, "sum\n")) {
         puts(all_same("sum", next, pages - next) < 0 ? wrong : "sum ok");
+    } else if (!strcmp(line, "stripes\n")) {
+        puts(stripe());
     } else if (sscanf(line, "secret %60s", word) == 1) {
         for (size_t i = next; i < pages; i++)
             memcpy(at(i), word, strlen(word));

@@ -284,24 +284,29 @@ def stub_maps(clone):
 
 def asleep(world):
     """Of a clone that sleeps the stubs map pages of the snapshot, and none of its own. It wakes to them, wherever it does."""
-    container, name, image = original(world)
-    one, moved = (Clone(container, name, number, "snapshot") for number in range(2))
-    for clone in (one, moved):
-        clone.answers("sum", "sum ok")
+    container, name, image = original(world, 6144)
+    one, moved, striped = (Clone(container, name, number, "snapshot") for number in range(3))
+    # Of too many pieces all are given up.
+    for clone, keeps in ((one, True), (moved, True), (striped, False)):
         for _ in range(2):
-            clone.sleep()
             clone.answers("sum", "sum ok")
+            if not keeps:
+                clone.answers("stripes", "stripes ok")
+            clone.sleep()
+        clone.answers("sum" if keeps else "stripes", "sum ok" if keeps else "stripes ok")
         world.dormouse("hibernate", clone.id)
         for mapped in stub_maps(clone):
-            own, shown = ([line for line in mapped if what in line] for what in ("dormouse-user", "pages.img"))
-            check(not own and shown, f"{clone.id} has {len(own)} pieces of its memory mapped asleep, and {len(shown)} of the snapshot")
+            own, shown = (sum(what in line for line in mapped) for what in ("dormouse-user", "pages.img"))
+            check(own == 0 and (shown > 0) == keeps, f"{clone.id} has {own} pieces of its memory mapped asleep, and {shown} of the snapshot")
+    world.dormouse("wake", striped.id)
+    striped.answers("sum", "sum ok")
     world.dormouse("checkpoint", "--name", f"{moved.id}-on", moved.id)
     world.dormouse("wake", one.id)
-    for again in (one, Clone(container, f"{moved.id}-on", 3, "none")):
+    for again in (one, Clone(container, f"{moved.id}-on", 4, "none")):
         again.answers("sum", "sum ok")
         again.answers("ways", "ways ok")
         again.kill()
-    late = Clone(container, name, 2, "snapshot")
+    late = Clone(container, name, 5, "snapshot")
     late.answers("sum", "sum ok")
     world.dormouse("hibernate", late.id)
     os.truncate(image, 0)

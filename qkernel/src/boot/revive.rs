@@ -24,7 +24,7 @@ use crate::task::container::{self, Container, ContainerId};
 use crate::task::group_exit::exited;
 use machine::errno::Errno;
 use machine::host::{self, Handle};
-use machine::mm::aspace::AddressSpace;
+use machine::mm::template;
 use machine::mm::working_set;
 use machine::objects::{self, Tied};
 use machine::recording;
@@ -49,7 +49,7 @@ pub(super) fn first_cpu(boot: &BootInfo, records: Vec<u8>) -> ! {
 /// Sets right what only the former VMM knew: facts of the host, the numbers of requests, and what it was asked to tell. The sandbox goes
 /// on sleeping.
 pub(crate) fn revive(boot: &BootInfo, records: &[u8]) {
-    AddressSpace::lose_template();
+    template::lose();
     // Before there are those of the records.
     let old = if boot.keeps_news == 0 { objects::ties() } else { Ok(Vec::new()) };
     let mut spec = super::read(records);

@@ -23,7 +23,7 @@ use machine::errno::{Errno, Result};
 
 /// How often a walk is begun anew when the host changed what was found.
 const STALE_TRIES: usize = 3;
-/// The same for `O_CREAT`, which does not fail on Linux because others make, rename and remove the name meanwhile: every try
+/// How often with `O_CREAT`, which does not fail on Linux because others make, rename and remove the name meanwhile: every try
 /// that is lost is one of theirs that went through.
 const CREATE_TRIES: usize = 40;
 

@@ -14,6 +14,7 @@ use machine::heap;
 use machine::mm::aspace::{AddressSpace, Space};
 use machine::mm::frames;
 use machine::mm::frames::Frame;
+use machine::mm::template;
 use machine::mm::window::HostFileMap;
 use machine::mm::working_set;
 use machine::mm::working_set::Touch;
@@ -241,7 +242,8 @@ fn mark(
 ) {
     let is_stored = |frame: Frame| frames::index(frame).is_some_and(|index| collected.listed.has(index));
     for (space, locked) in spaces.iter().zip(locked) {
-        space.swap_entries(locked, is_stored, template_outlasts);
+        let outlasts = |entry| template_outlasts && template::outlasts_sleep(entry);
+        space.swap_entries(locked, is_stored, outlasts);
     }
     residency::mark(collected.listed.0.iter().zip(&collected.kept.0).map(|(listed, kept)| listed | kept));
 }

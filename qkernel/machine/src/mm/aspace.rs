@@ -20,12 +20,9 @@ use super::physical::account::{self, STUB_BYTES};
 use super::physical::frames::{self, Frame, FrameRef};
 use super::shown::Shown;
 use super::sites::{Hits, Sites};
-use super::template;
-use super::touches;
 use super::vma::{VMA_BYTES, Vma, VmaFlags, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;
-use crate::host;
 use crate::lock_order;
 use crate::mutex::{Mutex, MutexGuard};
 use crate::owner::{self, Owner};
@@ -182,25 +179,9 @@ impl AddressSpace {
     }
 
     /// The stubs of all of them are gone with their VMM; each gets another one when it runs. Their mirrors have been dropped, but for
-    /// what [`Self::lose_template`] forgets.
+    /// what `template::lose` forgets.
     pub fn lose_stubs() {
         Self::all().iter().for_each(|space| space.machine.lose_number());
-    }
-
-    /// The template is gone with the VMM, and with the stubs what they showed of it. All of them sleep.
-    pub fn lose_template() {
-        for space in Self::all() {
-            // Nobody uses one that sleeps.
-            let Some(mut locked) = space.try_lock() else { host::die("a memory that sleeps is in use") };
-            locked.table.for_each(USER_MIN, USER_MAX, |_, entry| {
-                if entry.is_of_template() {
-                    *entry = entry.swapped();
-                    entry.0 &= !Entry::MIRRORED;
-                }
-            });
-            locked.shown.clear();
-        }
-        touches::doubt_shown();
     }
 
     /// The one with this id, if it is still there.
@@ -219,12 +200,17 @@ impl AddressSpace {
     }
 
     /// Marks the entries of the frames that `is_stored` as swapped, and forgets those of the file window. Those that show the template's
-    /// pages stay as they are if it `outlasts` the sleep, as far as they may. Nothing runs in it, and its mirror is dropped.
-    pub fn swap_entries(&self, space: &mut Space, is_stored: impl Fn(Frame) -> bool, outlasts: bool) {
+    /// pages stay as they are if they `outlast` the sleep. Nothing runs in it, and its mirror is dropped.
+    pub fn swap_entries(
+        &self,
+        space: &mut Space,
+        is_stored: impl Fn(Frame) -> bool,
+        outlasts: impl Fn(Entry) -> bool,
+    ) {
         space.table.for_each(USER_MIN, USER_MAX, |_, entry| match entry.region() {
             Some(Region::Frame(frame)) if is_stored(frame) => *entry = entry.swapped(),
             Some(Region::Frame(_)) | None => {}
-            Some(Region::Template(_)) if outlasts && template::outlasts_sleep(*entry) => {}
+            Some(Region::Template(_)) if outlasts(*entry) => {}
             // Their frames' content is away, or was just stored.
             Some(Region::Template(_)) => *entry = entry.swapped(),
             Some(Region::Window(_)) => *entry = Entry::NONE,

@@ -8,6 +8,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use abi::layout::{USER_MAX, USER_MIN};
 use alloc::vec::Vec;
 
 use super::addr::UserAddr;
@@ -23,7 +24,7 @@ use super::touches::{self, NO_SPACE, Touch};
 use super::vma::Vma;
 use crate::errno::Errno;
 use crate::mutex::MutexGuard;
-use crate::platform;
+use crate::{host, platform};
 
 /// After so many pages that were written one behind the other, half as many as there are come along with the next.
 const AHEAD_FROM: u64 = 4;
@@ -58,8 +59,24 @@ pub(super) fn serves(vma: &Vma) -> bool {
 
 /// Whether an entry goes on to show the template's page while the sandbox sleeps: it costs nothing, and nothing has to be done when it wakes.
 /// Of a frame whose content is in memory the host has to say first that the template has it.
-pub(super) fn outlasts_sleep(entry: Entry) -> bool {
+pub fn outlasts_sleep(entry: Entry) -> bool {
     entry.is_of_template() && entry.held().is_some_and(residency::is_shown)
+}
+
+/// The template is gone with the VMM, and with the stubs what they showed of it. All sandboxes' memories sleep.
+pub fn lose() {
+    for space in AddressSpace::all() {
+        // Nobody uses one that sleeps.
+        let Some(mut locked) = space.try_lock() else { host::die("a memory that sleeps is in use") };
+        locked.table.for_each(USER_MIN, USER_MAX, |_, entry| {
+            if entry.is_of_template() {
+                *entry = entry.swapped();
+                entry.0 &= !Entry::MIRRORED;
+            }
+        });
+        locked.shown.clear();
+    }
+    touches::doubt_shown();
 }
 
 /// Has the host say which it shows of those of `members` that were only read, before any of them comes back. No task runs if `alone`.

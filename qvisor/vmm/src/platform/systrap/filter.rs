@@ -463,6 +463,9 @@ mod tests {
         for word in [STUB_AREA, last] {
             assert!(verdict(libc::SYS_futex, &[word, 0]) && verdict(libc::SYS_futex, &[word, 1]));
             assert!(!verdict(libc::SYS_futex, &[word, 6]));
+            for timeout in [1, 1 << 32, STUB_AREA] {
+                assert!(!verdict(libc::SYS_futex, &[word, 0, 0, timeout]), "it does not go on by itself");
+            }
         }
         for word in [0, 0x1000, STUB_ORDERS, STUB_AREA - 4, last + 4, STUB_AREA + (1 << 32)] {
             assert!(!verdict(libc::SYS_futex, &[word, 0]), "{word:#x}");
