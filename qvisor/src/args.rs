@@ -24,7 +24,9 @@ use crate::hibernation_args::HibernationArgs;
 use crate::home::HomeArgs;
 use crate::metrics::MetricsArgs;
 use crate::pool::PoolArgs;
-use crate::snapshot_args::{CheckpointArgs, OriginArgs, RestoreArgs, SnapshotCommand, parse_sharing};
+use crate::snapshot_args::{
+    CheckpointArgs, OriginArgs, RestoreArgs, SnapshotCommand, StoreCommand, parse_sharing,
+};
 use crate::top::TopArgs;
 use crate::update::UpdateArgs;
 use crate::values::{OsParser, env_word, volume};
@@ -163,6 +165,11 @@ pub enum Command {
     Snapshot {
         #[command(subcommand)]
         command: SnapshotCommand,
+    },
+    /// The store of chunks that snapshots have in common (snapshot store)
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
     },
     /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
     Events {

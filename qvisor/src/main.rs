@@ -7,6 +7,7 @@ mod background;
 mod bases;
 mod bundle;
 mod choices;
+mod chunks;
 mod clones;
 mod codec_args;
 mod codec_bench;
@@ -127,6 +128,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Fork(args) => fork::fork(&root?, config, systemd, &args),
         Command::Pool(args) => pool::run(&root?, config, systemd, &args),
         Command::Snapshot { command } => snapshot::run(root.map_err(Into::into), config, systemd, command),
+        Command::Store { command } => chunks::run(config, command),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Home(args) => home::run(&root?, &args),
         Command::Why { id, json } => show::why(&root?, &id, json),

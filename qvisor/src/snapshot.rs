@@ -20,6 +20,7 @@ use crate::args::DoArgs;
 use crate::background::{Background, Ports, Source};
 use crate::bases;
 use crate::bundle::coded;
+use crate::chunks;
 use crate::clones::{CloneOptions, keep_sealed, run_clone_of};
 use crate::exec;
 use crate::exec_args::ExecArgs;
@@ -299,6 +300,9 @@ pub fn run(
         SnapshotCommand::Hold { name } => bases::hold(&root?, &store, &name),
         SnapshotCommand::Release { name } => bases::release(&root?, &store, &name),
         SnapshotCommand::Bases { json } => bases::list(&root?, &store, json),
+        SnapshotCommand::Store { name, codec, share_domain, json } => {
+            chunks::store(&store, &name, codec, share_domain.as_deref(), json)
+        }
         SnapshotCommand::Remove { name } => {
             store.remove(&snapshot::name(&name)?)?;
             Ok(0)

@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use runtime::container::Surroundings;
 use runtime::settings::{Asked, Sharing};
 use runtime::snapshot::{Place, Prefetch, SnapshotError};
+use runtime::units::parse_time;
 use vmm::checkpoint::Style;
 
 use crate::choices::UserNamespaceChoice;
@@ -228,8 +230,42 @@ pub enum SnapshotCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Put a snapshot into the store of chunks, where content that others there have is kept once; it stays in the list, and is used as before
+    Store {
+        name: String,
+        /// Pack its chunks: none, lz4 or zstd[:LEVEL]
+        #[arg(long, default_value_t = Style::None)]
+        codec: Style,
+        /// With whose snapshots it may have chunks in common [default: those for which no domain is named]
+        #[arg(long, value_name = "NAME")]
+        share_domain: Option<String>,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a snapshot; sandboxes that began with it go on
     Remove { name: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Show how many snapshots are in the store of chunks, and what they take
+    Stats {
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read all chunks, and compare what snapshots need with what there is
+    Verify,
+    /// Remove chunks that no snapshot needs
+    Gc {
+        /// Keep them so long after that was found out, for those who are reading them
+        #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
+        grace: Duration,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ use vmm::directory::Directory;
 use super::error::{SnapshotError, Unfit};
 use super::files::check;
 use super::manifest::{BelowPages, FileDigest, Manifest};
-use super::place::{PAGES, Place, TABLE};
+use super::place::{PAGES, Place, RECIPE, TABLE};
 
 impl BelowPages {
     /// The names of the files of this number: of pages, and of their table.
@@ -70,6 +70,9 @@ impl Parent {
         let of = &manifest.files;
         if of.sealed.is_some() {
             return Err(Unfit::SealedParent);
+        }
+        if directory.has(RECIPE) && !directory.has(PAGES) {
+            return Err(Unfit::StoredParent);
         }
         let table = directory.file_to_read(TABLE)?;
         check(&table, &of.table, TABLE)?;

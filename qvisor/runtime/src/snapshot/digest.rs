@@ -20,18 +20,10 @@ const _: () = assert!(PAGE as u64 == PAGE_SIZE && CHUNK.is_multiple_of(PAGE));
 /// The digest of a file's content: of its pages that are not all zeros, each with its number, and of its length. A copy with other
 /// holes has the same one, and holes take no time.
 pub(super) fn of(file: &File) -> io::Result<Hash> {
-    let len = file.metadata()?.len();
-    read_ahead(file, len)?;
-    let (mut hasher, mut buffer, mut at) = (Hasher::new(), vec![0_u8; CHUNK], 0);
+    let mut hasher = Hasher::new();
     // Several pages at a time: many blocks of them are digested at once.
     let mut input = Vec::with_capacity(CHUNK + CHUNK / PAGE * size_of::<u64>());
-    while let Some(data) = next_data(file, at)?.filter(|data| *data < len) {
-        // On a page of the file, wherever the host's data begin.
-        let start = data - data % PAGE_SIZE;
-        let end = end_of_data(file, data, len).next_multiple_of(PAGE_SIZE).min(len);
-        let want = usize::try_from(end - start).unwrap_or(CHUNK).min(CHUNK);
-        let bytes = buffer.get_mut(..want).unwrap_or_default();
-        file.read_exact_at(bytes, start)?;
+    let len = each_part(file, |start, bytes| {
         for (number, page) in (start / PAGE_SIZE..).zip(bytes.chunks(PAGE)) {
             if page.iter().any(|byte| *byte != 0) {
                 input.extend_from_slice(&number.to_le_bytes());
@@ -40,9 +32,30 @@ pub(super) fn of(file: &File) -> io::Result<Hash> {
         }
         hasher.update(&input);
         input.clear();
+        Ok::<_, io::Error>(())
+    })?;
+    Ok(hasher.update(&len.to_le_bytes()).finalize())
+}
+
+/// Reads the data of a sparse file, part by part, each from a page on. Result: the file's length.
+pub(super) fn each_part<E: From<io::Error>>(
+    file: &File,
+    mut part: impl FnMut(u64, &[u8]) -> Result<(), E>,
+) -> Result<u64, E> {
+    let len = file.metadata()?.len();
+    read_ahead(file, len)?;
+    let (mut buffer, mut at) = (vec![0_u8; CHUNK], 0);
+    while let Some(data) = next_data(file, at)?.filter(|data| *data < len) {
+        // On a page of the file, wherever the host's data begin.
+        let start = data - data % PAGE_SIZE;
+        let end = end_of_data(file, data, len).next_multiple_of(PAGE_SIZE).min(len);
+        let want = usize::try_from(end - start).unwrap_or(CHUNK).min(CHUNK);
+        let bytes = buffer.get_mut(..want).unwrap_or_default();
+        file.read_exact_at(bytes, start)?;
+        part(start, bytes)?;
         at = start + want as u64;
     }
-    Ok(hasher.update(&len.to_le_bytes()).finalize())
+    Ok(len)
 }
 
 /// Has the host read the data of a file of `len` bytes, up to a bound: where they lie apart, the disk is waited for once and not for each

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use store::StoreError;
 use vmm::checkpoint::BadImage;
 
 use super::layer::LayerError;
@@ -42,6 +43,8 @@ pub enum SnapshotError {
     ParentElsewhere { place: Place },
     #[error("cannot put a snapshot on {place}: {source}")]
     Parent { place: Place, source: io::Error },
+    #[error("cannot use the store of snapshots' chunks: {0}; see dormouse store verify")]
+    Chunks(StoreError),
     #[error("cannot make a snapshot of sandbox {id}: {why}")]
     Sandbox { id: String, why: String },
     #[error("cannot make a snapshot of sandbox {id}: {source}")]
@@ -83,6 +86,10 @@ pub enum Unfit {
     NotSealed,
     #[error("its content is sealed, and no other snapshot can be put on that")]
     SealedParent,
+    #[error(
+        "its pages lie in the store of chunks, and no other snapshot can be put on that; leave --parent out, and store both"
+    )]
+    StoredParent,
     #[error("its content is sealed, and would be stored in the clear; leave --encrypt off out")]
     InTheClear,
     #[error("its pages cannot be shared: {0} (leave --share out)")]
@@ -107,6 +114,16 @@ pub enum Unfit {
         "it is not held in memory, as what is kept in memory needs; run dormouse snapshot hold, or use --home disk"
     )]
     NotHeld,
+    #[error(
+        "its content is sealed, and no two of such are alike; only those made without --key-file can be stored"
+    )]
+    StoredSealed,
+    #[error(
+        "its pages are packed, and hardly two of such are alike; only those made without --codec can be stored, which packs them"
+    )]
+    StoredPacked,
+    #[error("it does not come back from the store of chunks: {0}; see dormouse store verify")]
+    Chunks(StoreError),
     #[error("its file {0} was changed or damaged")]
     Changed(String),
     #[error("the changes to files that it has cannot be read: {0}")]

@@ -25,7 +25,7 @@ use super::manifest::{
     BelowPages, CpuFeatures, Described, FIRST_VERSION, FileDigest, Files, MANIFEST, Manifest, PackedBy,
     VERSION,
 };
-use super::place::{FRESH_INDEX, INDEX, KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
+use super::place::{FRESH_INDEX, FRESH_RECIPE, INDEX, KERNEL, LAYER, ORPHANS, PAGES, Place, RECIPE, TABLE};
 use super::sealing::{self, ContentKey};
 use super::sharing::{self, SHARED};
 use super::{digest, working_set};
@@ -460,7 +460,7 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
 }
 
 /// The files of a snapshot, the last to go first: without a manifest a directory is none.
-const OURS: [&str; 16] = [
+const OURS: [&str; 18] = [
     MANIFEST,
     ".manifest.json",
     KERNEL,
@@ -477,6 +477,8 @@ const OURS: [&str; 16] = [
     working_set::FRESH_TOGETHER,
     INDEX,
     FRESH_INDEX,
+    RECIPE,
+    FRESH_RECIPE,
 ];
 
 /// Removes the files of a snapshot.

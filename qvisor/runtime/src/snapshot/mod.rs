@@ -31,6 +31,7 @@ mod sealing;
 mod sharing;
 mod socket;
 mod store;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod working_set;
@@ -51,4 +52,6 @@ pub use self::prefetch::Prefetch;
 pub use self::sharing::{Recorded, Recorder};
 pub use self::socket::DigestSocket;
 pub use self::store::{Listed, Opened, Store};
+pub use self::stored::{PutAway, StoreFigures};
 pub use self::working_set::{BadWorkingSet, Recording};
+pub use ::store::{Added, Collected, Verified};

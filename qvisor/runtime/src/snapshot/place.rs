@@ -11,6 +11,9 @@ pub(super) const KERNEL: &str = "kernel.img";
 pub(super) const PAGES: &str = "pages.img";
 pub(super) const TABLE: &str = "pages.table";
 pub(super) const ORPHANS: &str = "orphans.img";
+/// In place of the first two, if they lie in the store of chunks; and the one that is being written.
+pub(super) const RECIPE: &str = "recipe";
+pub(super) const FRESH_RECIPE: &str = ".recipe";
 /// The index of its base, which is there once it was held, and the one that is being written.
 pub(super) const INDEX: &str = "base.idx";
 pub(super) const FRESH_INDEX: &str = ".base.idx";

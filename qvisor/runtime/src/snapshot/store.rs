@@ -21,7 +21,7 @@ use super::fit::{Host, check_numbers};
 use super::key::Key;
 use super::making::{self, Making};
 use super::manifest::{FileDigest, Files, LENGTH_MAX, MANIFEST, Manifest};
-use super::place::{INDEX, KERNEL, LAYER, ORPHANS, PAGES, Place, TABLE};
+use super::place::{INDEX, KERNEL, LAYER, ORPHANS, PAGES, Place, RECIPE, TABLE};
 use super::prefetch::WorkingSet;
 use super::sealing::ContentKey;
 use super::sharing::Teller;
@@ -32,9 +32,10 @@ use crate::settings::NodeConfig;
 use crate::state::{Id, Root};
 
 /// Files whose size is told.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     KERNEL,
     PAGES,
+    RECIPE,
     TABLE,
     ORPHANS,
     working_set::WORKING_SET,
@@ -204,7 +205,7 @@ impl Store {
             // What cannot run is not read any further.
             host.check(&manifest)?;
             let content = content_key(key_file, &manifest)?;
-            let files = files_in(&directory, &manifest)?;
+            let files = self.files_in(&directory, &manifest)?;
             let files = match &content {
                 Some(content) => content.open_files(&manifest.head, files)?,
                 None => files,
@@ -259,7 +260,7 @@ impl Store {
         let check = || -> Result<Manifest, Wrong> {
             let manifest = manifest_in(&directory, &key)?;
             let content = content_key(key_file, &manifest)?;
-            let files = files_to_read(&directory, &manifest)?;
+            let files = self.files_to_read(&directory, &manifest)?;
             let files = match &content {
                 Some(content) => content.open_files(&manifest.head, files)?,
                 None => files,
@@ -408,33 +409,39 @@ pub(super) fn manifest_in(directory: &Directory, key: &Key) -> Result<Manifest, 
     Manifest::parse(&text, key)
 }
 
-/// The files of a snapshot whose pages are all going to be read, where nothing confines that.
-pub(super) fn files_to_read(directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Unfit> {
-    check_numbers(&manifest.head)?;
-    let files = files_in(directory, manifest)?;
-    let Files { packed, pages_bytes, below, .. } = &manifest.files;
-    if let Some(packed) = packed {
-        let said = FileDigest { bytes: *pages_bytes, digest: packed.digest.clone() };
-        check(&files.pages, &said, PAGES)?;
+impl Store {
+    /// The files of a snapshot whose pages are all going to be read, where nothing confines that.
+    pub(super) fn files_to_read(
+        &self,
+        directory: &Directory,
+        manifest: &Manifest,
+    ) -> Result<ImageFiles, Unfit> {
+        check_numbers(&manifest.head)?;
+        let files = self.files_in(directory, manifest)?;
+        let Files { packed, pages_bytes, below, .. } = &manifest.files;
+        if let Some(packed) = packed {
+            let said = FileDigest { bytes: *pages_bytes, digest: packed.digest.clone() };
+            check(&files.pages, &said, PAGES)?;
+        }
+        below::check_packed(&files, below)?;
+        Ok(files)
     }
-    below::check_packed(&files, below)?;
-    Ok(files)
-}
 
-/// The files that a manifest describes, if they are as it says. Pages are looked at when they are read.
-fn files_in(directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Unfit> {
-    let open = |name: &str| directory.file_to_read(name);
-    let (kernel, pages) = (open(KERNEL)?, open(PAGES)?);
-    let below = below::open(directory, &manifest.files.below)?;
-    let files =
-        ImageFiles { kernel, pages, table: open(TABLE)?, orphans: open(ORPHANS)?, below, together: None };
-    check(&files.kernel, &manifest.files.kernel, KERNEL)?;
-    check(&files.table, &manifest.files.table, TABLE)?;
-    check(&files.orphans, &manifest.files.orphans, ORPHANS)?;
-    if files.pages.metadata()?.len() != manifest.files.pages_bytes {
-        return Err(Unfit::Changed(PAGES.into()));
+    /// The files that a manifest describes, if they are as it says. Pages are looked at when they are read.
+    pub(super) fn files_in(&self, directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Unfit> {
+        let open = |name: &str| directory.file_to_read(name);
+        let (kernel, pages) = self.kernel_and_pages(directory)?;
+        let below = below::open(directory, &manifest.files.below)?;
+        let files =
+            ImageFiles { kernel, pages, table: open(TABLE)?, orphans: open(ORPHANS)?, below, together: None };
+        check(&files.kernel, &manifest.files.kernel, KERNEL)?;
+        check(&files.table, &manifest.files.table, TABLE)?;
+        check(&files.orphans, &manifest.files.orphans, ORPHANS)?;
+        if files.pages.metadata()?.len() != manifest.files.pages_bytes {
+            return Err(Unfit::Changed(PAGES.into()));
+        }
+        Ok(files)
     }
-    Ok(files)
 }
 
 impl Opened {

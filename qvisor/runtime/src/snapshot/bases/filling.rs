@@ -11,7 +11,7 @@ use vmm::sealed_file::UnsealedFile;
 
 use super::super::error::{SnapshotError, Unfit};
 use super::super::place::{FRESH_INDEX, INDEX, Place};
-use super::super::store::{Store, files_to_read, manifest_in};
+use super::super::store::{Store, manifest_in};
 
 /// Bytes of the sum before an index, and most of both.
 const SUM_BYTES: usize = blake3::OUT_LEN;
@@ -27,7 +27,7 @@ impl Store {
             if manifest.digest()?.to_hex().as_str() != digest {
                 return Err(Unfit::Damaged("another one was put in its place meanwhile".into()));
             }
-            let files = files_to_read(&directory, &manifest)?;
+            let files = self.files_to_read(&directory, &manifest)?;
             let (pages, table) =
                 (UnsealedFile::new(c"dormouse-base")?, UnsealedFile::new(c"dormouse-base-table")?);
             files.write_plain(&manifest.head, pages.file(), table.file())?;

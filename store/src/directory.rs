@@ -1,0 +1,260 @@
+//! The store's directory: `dblocks/`, an index of them, and a lock.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::dblock::{CHUNKS_MAX, Dblock, Filling, Footer};
+use crate::error::StoreError;
+use crate::fingerprint::Fingerprint;
+use crate::index::{ID_END, Index, Place};
+use crate::recipe::Recipe;
+use crate::region::CHUNK_MAX;
+
+const DBLOCKS: &str = "dblocks";
+const INDEX: &str = "index";
+const LOCK: &str = "lock";
+/// Behind the name of a dblock, of a file that says since when no recipe needs it.
+const DEAD: &str = ".dead";
+/// Most bytes of an index that is read: of all dblocks that there can be, at a chunk of 4 KiB.
+const INDEX_MAX: u64 = ID_END as u64 * 1024 * 16;
+
+/// A store. Others may have it open as well.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// What was verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Dblocks that were read.
+    pub dblocks: u64,
+    /// Chunks in them.
+    pub chunks: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+}
+
+impl Store {
+    /// The store in a directory, which is made if it is missing; for its user alone.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open(root: &Path) -> Result<Self, StoreError> {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(root.join(DBLOCKS));
+        made.map_err(StoreError::io("make the store's directory"))?;
+        Ok(Self { root: root.into() })
+    }
+
+    fn dblocks(&self) -> PathBuf {
+        self.root.join(DBLOCKS)
+    }
+
+    pub(crate) fn path(&self, id: u32) -> PathBuf {
+        self.dblocks().join(format!("{id:08x}"))
+    }
+
+    fn dead_path(&self, id: u32) -> PathBuf {
+        self.dblocks().join(format!("{id:08x}{DEAD}"))
+    }
+
+    /// Takes the right to write, which goes with the file.
+    pub(crate) fn lock(&self) -> Result<File, StoreError> {
+        let failed = StoreError::io("lock the store");
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).read(true).write(true).mode(0o600);
+        let lock = options.open(self.root.join(LOCK)).map_err(&failed)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(StoreError::Busy),
+            locked => locked.map(|()| lock).map_err(io::Error::from).map_err(failed),
+        }
+    }
+
+    /// The number of the next dblock: none is used again, since a reader may have a recipe of before.
+    pub(crate) fn next_id(&self, all: &BTreeSet<u32>, lock: &File) -> u32 {
+        let mut bytes = [0; 4];
+        let noted = lock.read_exact_at(&mut bytes, 0).map_or(0, |()| u32::from_le_bytes(bytes));
+        all.last().map_or(1, |last| last + 1).max(noted)
+    }
+
+    /// Notes the number of the next dblock, before any is removed.
+    pub(crate) fn note_next(&self, next: u32, lock: &File) -> Result<(), StoreError> {
+        let noted = lock.write_all_at(&next.to_le_bytes(), 0).and_then(|()| lock.sync_all());
+        noted.map_err(StoreError::io("note the number of the next dblock"))
+    }
+
+    /// The numbers of all dblocks, and of those that no recipe was found to need.
+    pub(crate) fn ids(&self) -> Result<(BTreeSet<u32>, BTreeSet<u32>), StoreError> {
+        let failed = StoreError::io("list the store's dblocks");
+        let (mut all, mut dead) = (BTreeSet::new(), BTreeSet::new());
+        for entry in fs::read_dir(self.dblocks()).map_err(&failed)? {
+            let name = entry.map_err(&failed)?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let (name, set) = match name.strip_suffix(DEAD) {
+                Some(name) => (name, &mut dead),
+                None => (name, &mut all),
+            };
+            let id = u32::from_str_radix(name, 16).ok().filter(|id| (1..ID_END).contains(id));
+            set.extend(id.filter(|id| name == format!("{id:08x}")));
+        }
+        dead.retain(|id| all.contains(id));
+        Ok((all, dead))
+    }
+
+    /// Bytes of all that is there.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn bytes(&self) -> Result<u64, StoreError> {
+        let failed = StoreError::io("list the store's files");
+        let of = |path: &Path| -> io::Result<u64> {
+            fs::read_dir(path)?
+                .map(|entry| {
+                    entry?.metadata().map(|metadata| if metadata.is_file() { metadata.len() } else { 0 })
+                })
+                .sum()
+        };
+        of(&self.root).and_then(|bytes| Ok(bytes + of(&self.dblocks())?)).map_err(failed)
+    }
+
+    /// A dblock.
+    pub(crate) fn dblock(&self, id: u32) -> Result<Dblock, StoreError> {
+        match File::open(self.path(id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::Gone { id }),
+            file => {
+                let file = file.map_err(StoreError::io("open a dblock"))?;
+                let footer = Footer::read(id, &file)?;
+                Ok(Dblock { id, file, footer })
+            }
+        }
+    }
+
+    /// Writes a dblock, which is there as a whole from then on.
+    pub(crate) fn write(&self, filling: &Filling) -> Result<(), StoreError> {
+        let failed = StoreError::io("write a dblock");
+        let path = self.path(filling.id);
+        let new = path.with_extension("new");
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(true).write(true).mode(0o600);
+        let written =
+            options.open(&new).and_then(|file| filling.write(&file)).and_then(|()| fs::rename(&new, &path));
+        if written.is_err() {
+            // The error is what counts.
+            let _ = fs::remove_file(&new);
+        }
+        written.map_err(failed)
+    }
+
+    /// Has the names of dblocks on the disk.
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        File::open(self.dblocks())
+            .and_then(|dir| dir.sync_all())
+            .map_err(StoreError::io("write the store's directory"))
+    }
+
+    /// The index of these dblocks, as it was written or made anew. A damaged dblock has no chunks that could be found.
+    pub(crate) fn index(&self, of: &BTreeSet<u32>) -> Index {
+        let written = File::open(self.root.join(INDEX)).ok().and_then(|file| {
+            let len = file.metadata().ok()?.len().min(INDEX_MAX);
+            let mut bytes = vec![0; usize::try_from(len).ok()?];
+            file.read_exact_at(&mut bytes, 0).ok()?;
+            Index::decode(&bytes, of)
+        });
+        written.unwrap_or_else(|| self.index_anew(of))
+    }
+
+    fn index_anew(&self, of: &BTreeSet<u32>) -> Index {
+        let mut index = Index::default();
+        for dblock in of.iter().filter_map(|id| self.dblock(*id).ok()) {
+            let slots = 0..=u16::try_from(CHUNKS_MAX).unwrap_or(u16::MAX);
+            // Chunks that were not to be compared have none.
+            let known =
+                slots.zip(&dblock.footer.entries).filter(|(_, entry)| entry.print != Fingerprint::NONE);
+            for (slot, entry) in known {
+                index.insert(&entry.print, Place { id: dblock.id, slot });
+            }
+        }
+        index
+    }
+
+    /// Writes the index of these dblocks. It is a help: without it the next one is made anew.
+    pub(crate) fn write_index(&self, index: &Index, of: &BTreeSet<u32>) -> Result<(), StoreError> {
+        let new = self.root.join("index.new");
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(true).write(true).mode(0o600);
+        let written = options.open(&new).and_then(|mut file| file.write_all(&index.encode(of)));
+        written
+            .and_then(|()| fs::rename(&new, self.root.join(INDEX)))
+            .map_err(StoreError::io("write the store's index"))
+    }
+
+    /// Says of a dblock that no recipe needs it any more, or that one does.
+    pub(crate) fn set_dead(&self, id: u32, is_dead: bool) -> Result<(), StoreError> {
+        let path = self.dead_path(id);
+        let done = if is_dead { File::create(&path).map(drop) } else { fs::remove_file(&path) };
+        match done {
+            Err(error) if !is_dead && error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done.map_err(StoreError::io("mark a dblock")),
+        }
+    }
+
+    /// For how long no recipe needs a dblock.
+    pub(crate) fn dead_for(&self, id: u32) -> std::time::Duration {
+        let since = fs::metadata(self.dead_path(id)).and_then(|metadata| metadata.modified());
+        since.ok().and_then(|since| since.elapsed().ok()).unwrap_or_default()
+    }
+
+    /// Removes a dblock.
+    pub(crate) fn remove(&self, id: u32) -> Result<(), StoreError> {
+        fs::remove_file(self.path(id)).map_err(StoreError::io("remove a dblock"))?;
+        self.set_dead(id, false)
+    }
+
+    /// Removes what makers left that were killed. Only who has the lock may.
+    pub(crate) fn sweep(&self) -> Result<(), StoreError> {
+        let failed = StoreError::io("list the store's dblocks");
+        for entry in fs::read_dir(self.dblocks()).map_err(&failed)? {
+            let path = entry.map_err(&failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "new") {
+                fs::remove_file(&path).map_err(StoreError::io("remove what a writer left"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all dblocks, and compares each chunk with its checksum, and the recipes with what there is.
+    ///
+    /// # Errors
+    /// The first thing that is damaged, or missing.
+    pub fn verify<'r>(&self, recipes: impl IntoIterator<Item = &'r Recipe>) -> Result<Verified, StoreError> {
+        let mut verified = Verified::default();
+        let mut counts = std::collections::HashMap::new();
+        for id in self.ids()?.0 {
+            let dblock = self.dblock(id)?;
+            let mut room = [0; CHUNK_MAX as usize];
+            for slot in (0..=u16::MAX).take(dblock.footer.entries.len()) {
+                dblock.chunk(slot, &mut room)?;
+            }
+            counts.insert(id, (dblock.footer.entries.len(), dblock.footer.region, dblock.footer.chunk_bytes));
+            verified.dblocks += 1;
+            verified.chunks += dblock.footer.entries.len() as u64;
+            verified.bytes += dblock.file.metadata().map_err(StoreError::io("read a dblock"))?.len();
+        }
+        for recipe in recipes {
+            for run in recipe.runs() {
+                let (count, region, bytes) =
+                    counts.get(&run.first.id).ok_or(StoreError::Gone { id: run.first.id })?;
+                let end = usize::from(run.first.slot) + usize::from(run.count);
+                if end > *count || *region != run.region || *bytes != recipe.chunk_bytes(run.region) {
+                    return Err(StoreError::Recipe { what: "its chunks are not where it says" });
+                }
+            }
+        }
+        Ok(verified)
+    }
+}

@@ -1,0 +1,190 @@
+//! Retrieving: the chunks of a snapshot come dblock by dblock, in the order in which they lie there, in few reads ("SnapStore", section 4.6).
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+
+use crate::dblock::Dblock;
+use crate::directory::Store;
+use crate::error::StoreError;
+use crate::recipe::{Recipe, Run};
+use crate::region::Region;
+
+/// Chunks that are so near each other are read together: less than a disk reads in the time of another request.
+const GAP_BYTES: u32 = 128 << 10;
+/// Bytes that are written at a time.
+const WRITTEN_BYTES: usize = 256 << 10;
+
+/// What was retrieved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retrieved {
+    /// Bytes of chunks that were written.
+    pub bytes: u64,
+    /// Bytes that were read from dblocks, without their entries, and by how many requests.
+    pub read_bytes: u64,
+    /// See above.
+    pub reads: u64,
+    /// Dblocks that were opened.
+    pub dblocks: u64,
+}
+
+/// Chunks that a dblock has of a recipe, by slot.
+struct Part<'r> {
+    id: u32,
+    region: Region,
+    chunk_bytes: u32,
+    runs: Vec<&'r Run>,
+}
+
+/// Writes the chunks of a snapshot's files, by `threads`. The files are empty, and as long as the recipe says; `to` has each by its number.
+///
+/// # Errors
+/// [`StoreError::Gone`]: the recipe may be one of before a collection; read it anew, and try once more. Anything is damaged, or cannot be read or
+/// written.
+pub fn retrieve(
+    store: &Store,
+    recipe: &Recipe,
+    to: &[(u8, &File)],
+    threads: usize,
+) -> Result<Retrieved, StoreError> {
+    let parts = parts(recipe);
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (error, read) = (Mutex::new(None), [const { AtomicU64::new(0) }; 4]);
+    let work = || {
+        let mut room = Room::default();
+        while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if failed.load(Ordering::Relaxed) {
+                return;
+            }
+            match bring(store, part, to, &mut room) {
+                Ok(done) => {
+                    let numbers = [done.bytes, done.read_bytes, done.reads, done.dblocks];
+                    read.iter().zip(numbers).for_each(|(sum, number)| {
+                        sum.fetch_add(number, Ordering::Relaxed);
+                    });
+                }
+                Err(why) => {
+                    failed.store(true, Ordering::Relaxed);
+                    error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(why);
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(parts.len()) {
+            // Without a thread the others do its work.
+            let _ = thread::Builder::new().name("dormouse-store".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    if let Some(why) = error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        return Err(why);
+    }
+    let [bytes, read_bytes, reads, dblocks] = read.map(AtomicU64::into_inner);
+    Ok(Retrieved { bytes, read_bytes, reads, dblocks })
+}
+
+/// The parts of a recipe, by region and dblock.
+fn parts(recipe: &Recipe) -> Vec<Part<'_>> {
+    let mut by_dblock: BTreeMap<(Region, u32), Vec<&Run>> = BTreeMap::new();
+    for run in recipe.runs() {
+        by_dblock.entry((run.region, run.first.id)).or_default().push(run);
+    }
+    let mut parts = Vec::with_capacity(by_dblock.len());
+    for ((region, id), mut runs) in by_dblock {
+        runs.sort_by_key(|run| run.first.slot);
+        parts.push(Part { id, region, chunk_bytes: recipe.chunk_bytes(region), runs });
+    }
+    parts
+}
+
+#[derive(Default)]
+struct Room {
+    packed: Vec<u8>,
+    content: Vec<u8>,
+}
+
+/// Brings the chunks that one dblock has.
+fn bring(
+    store: &Store,
+    part: &Part<'_>,
+    to: &[(u8, &File)],
+    room: &mut Room,
+) -> Result<Retrieved, StoreError> {
+    let dblock = store.dblock(part.id)?;
+    let footer = &dblock.footer;
+    if footer.region != part.region || footer.chunk_bytes != part.chunk_bytes {
+        return Err(StoreError::Recipe { what: "its chunks are not where it says" });
+    }
+    let mut done = Retrieved { dblocks: 1, ..Retrieved::default() };
+    let mut rest = &part.runs[..];
+    while !rest.is_empty() {
+        let (start, end, count) = extent(&dblock, rest)?;
+        room.packed.resize((end - start) as usize, 0);
+        dblock.file.read_exact_at(&mut room.packed, start.into()).map_err(StoreError::io("read chunks"))?;
+        done.reads += 1;
+        done.read_bytes += u64::from(end - start);
+        let (now, later) = rest.split_at(count);
+        for run in now {
+            let file = to.iter().find(|(number, _)| *number == run.file).map(|(_, file)| *file);
+            let file = file.ok_or(StoreError::Recipe { what: "it has a file that nobody wants" })?;
+            write(&dblock, run, (start, &room.packed), file, &mut room.content)?;
+            done.bytes += u64::from(run.count) * u64::from(footer.chunk_bytes);
+        }
+        rest = later;
+    }
+    Ok(done)
+}
+
+/// The bytes of the runs that are read together, and how many runs they are of.
+fn extent(dblock: &Dblock, runs: &[&Run]) -> Result<(u32, u32, usize), StoreError> {
+    let entry = |slot: u32| {
+        let slot = usize::try_from(slot).unwrap_or(usize::MAX);
+        dblock.footer.entries.get(slot).ok_or(StoreError::Recipe { what: "its chunks are not where it says" })
+    };
+    let range = |run: &Run| {
+        let first = u32::from(run.first.slot);
+        let last = entry(first + u32::from(run.count) - 1)?;
+        Ok::<_, StoreError>((entry(first)?.at, last.at + u32::from(last.len)))
+    };
+    let Some((first, others)) = runs.split_first() else { return Ok((0, 0, 0)) };
+    let ((start, mut end), mut count) = (range(first)?, 1);
+    for run in others {
+        let (at, behind) = range(run)?;
+        if at > end.saturating_add(GAP_BYTES) {
+            break;
+        }
+        (end, count) = (end.max(behind), count + 1);
+    }
+    Ok((start, end, count))
+}
+
+/// Unpacks a run's chunks and writes them.
+fn write(
+    dblock: &Dblock,
+    run: &Run,
+    (start, packed): (u32, &[u8]),
+    to: &File,
+    content: &mut Vec<u8>,
+) -> Result<(), StoreError> {
+    let size = dblock.footer.chunk_bytes as usize;
+    let slots: Vec<u16> = (0..run.count).map(|number| run.first.slot.saturating_add(number)).collect();
+    let mut at = run.at;
+    for slots in slots.chunks((WRITTEN_BYTES / size).max(1)) {
+        content.resize(slots.len() * size, 0);
+        for (slot, to) in slots.iter().zip(content.chunks_exact_mut(size)) {
+            let damaged = StoreError::Chunk { id: dblock.id, slot: *slot };
+            let Some(entry) = dblock.footer.entries.get(usize::from(*slot)) else { return Err(damaged) };
+            let from = entry.at.checked_sub(start).map(|from| from as usize);
+            let bytes = from.and_then(|from| packed.get(from..from + usize::from(entry.len)));
+            let Some(bytes) = bytes else { return Err(damaged) };
+            dblock.footer.unpack(dblock.id, *slot, bytes, to)?;
+        }
+        to.write_all_at(content, at).map_err(StoreError::io("write chunks"))?;
+        at += content.len() as u64;
+    }
+    Ok(())
+}

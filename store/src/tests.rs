@@ -1,0 +1,286 @@
+//! Whole stores: what is stored comes back, whoever is killed or damaged in between.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use codec::Style;
+use testdir::TempDir;
+
+use super::*;
+
+const LONG: u64 = 64 << 20;
+
+fn page(seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut word = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    // Half of it packs well.
+    (0..512).flat_map(|at| if at % 2 == 0 { word().to_le_bytes() } else { [0x20; 8] }).collect()
+}
+
+/// The file of a snapshot with these pages, each at the place of its number; 0 is a page of zeros.
+fn image(seeds: &[u64]) -> Vec<u8> {
+    seeds.iter().flat_map(|seed| if *seed == 0 { vec![0; 4096] } else { page(*seed) }).collect()
+}
+
+fn put(store: &Store, domain: &Domain, style: Style, image: &[u8], kernel: &[u8]) -> (Recipe, [Added; 5]) {
+    let mut writer = Writer::begin(store, domain, Chunking::default(), style).unwrap();
+    let middle = image.len() / 8192 * 4096;
+    writer.add(0, Region::File, 0, &image[..middle]).unwrap();
+    writer.add(0, Region::Anonymous, middle as u64, &image[middle..]).unwrap();
+    writer.add(1, Region::Kernel, 8192, kernel).unwrap();
+    let written = writer.end(&[(0, image.len() as u64), (1, 8192 + kernel.len() as u64)]).unwrap();
+    (written.recipe, written.added)
+}
+
+fn get(store: &Store, recipe: &Recipe, place: &TempDir) -> Result<(Vec<u8>, Vec<u8>, Retrieved), StoreError> {
+    let file = |number: u8| {
+        let path = place.path().join(format!("file{number}"));
+        let mut options = File::options();
+        let file = options.create(true).truncate(true).read(true).write(true).open(path).unwrap();
+        file.set_len(recipe.length(number).unwrap()).unwrap();
+        file
+    };
+    let (pages, kernel) = (file(0), file(1));
+    let done = retrieve(store, recipe, &[(0, &pages), (1, &kernel)], 3)?;
+    let content = |file: &File| {
+        // The last chunk may end behind the file.
+        let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    Ok((content(&pages), content(&kernel), done))
+}
+
+fn dblocks(place: &TempDir) -> Vec<std::path::PathBuf> {
+    let mut all: Vec<_> = fs::read_dir(place.path().join("store/dblocks"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    all.sort();
+    all
+}
+
+fn at(place: &TempDir) -> Store {
+    Store::open(&place.path().join("store")).unwrap()
+}
+
+#[test]
+fn snapshots_come_back_and_chunks_are_kept_once() {
+    for style in [Style::None, Style::Lz4, Style::Zstd(3)] {
+        let place = TempDir::new();
+        let (store, domain) = (at(&place), Domain::new(&[3; 32]));
+        let first = image(&[1, 2, 3, 0, 2, 4, 5, 6, 0, 7]);
+        let (one, added) = put(&store, &domain, style, &first, &page(90)[..3000]);
+        // Page 2 twice, but 4 and 5 are of two regions.
+        assert_eq!(added[1].shared_bytes, 4096);
+        assert_eq!(added[1].zero_bytes + added[2].zero_bytes, 8192);
+        assert_eq!(added[1].stored_bytes == 3 * 4096, style == Style::None, "{added:?}");
+        let second = image(&[9, 2, 3, 1, 1, 6, 5, 4, 8, 7]);
+        let (two, added) = put(&store, &domain, style, &second, &page(90)[..3000]);
+        assert_eq!((added[1].shared_bytes, added[4].stored_bytes), (4 * 4096, 0));
+        for (recipe, image) in [(&one, &first), (&two, &second)] {
+            let recipe = Recipe::decode(&recipe.encode()).unwrap();
+            let (pages, kernel, done) = get(&store, &recipe, &place).unwrap();
+            assert!(pages == *image && kernel[8192..8192 + 3000] == page(90)[..3000]);
+            assert!(kernel[..8192].iter().all(|byte| *byte == 0));
+            assert!(done.reads <= done.dblocks && done.read_bytes > 0, "{done:?}");
+        }
+        assert_eq!(store.verify([&one, &two]).unwrap().dblocks, 5);
+    }
+}
+
+#[test]
+fn a_domain_has_nothing_of_anothers() {
+    let place = TempDir::new();
+    let store = at(&place);
+    let image = image(&[1, 2, 3, 4]);
+    put(&store, &Domain::new(&[1; 32]), Style::None, &image, &[]);
+    let (_, added) = put(&store, &Domain::new(&[2; 32]), Style::None, &image, &[]);
+    assert_eq!((added[1].shared_bytes, added[2].shared_bytes), (0, 0));
+    let (_, added) = put(&store, &Domain::new(&[2; 32]), Style::None, &image, &[]);
+    assert_eq!((added[1].shared_bytes, added[2].shared_bytes), (8192, 8192));
+}
+
+#[test]
+fn fingerprints_that_are_alike_confuse_nothing() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]).with_bits(2));
+    let images = [image(&(1..40).collect::<Vec<_>>()), image(&(20..60).rev().collect::<Vec<_>>())];
+    let recipes = images.each_ref().map(|image| put(&store, &domain, Style::Lz4, image, &page(7)).0);
+    for (recipe, image) in recipes.iter().zip(&images) {
+        assert!(get(&store, recipe, &place).unwrap().0 == *image);
+    }
+}
+
+#[test]
+fn a_writer_is_alone_and_one_that_is_dropped_leaves_nothing_that_counts() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+    let mut writer = Writer::begin(&store, &domain, Chunking::default(), Style::None).unwrap();
+    let begin = || Writer::begin(&store, &domain, Chunking::default(), Style::None);
+    assert!(matches!(begin().err(), Some(StoreError::Busy)));
+    assert!(matches!(Collector::begin(&store).err(), Some(StoreError::Busy)));
+    let many = image(&(1..1500).collect::<Vec<_>>());
+    writer.add(0, Region::File, 0, &many).unwrap();
+    drop(writer);
+    assert_eq!(dblocks(&place).len(), 1, "one was full");
+    fs::write(place.path().join("store/dblocks/00000009.new"), "half").unwrap();
+    let (recipe, added) = put(&store, &domain, Style::None, &many, &[]);
+    assert!(added[1].shared_bytes > 0, "what is there serves");
+    assert!(get(&store, &recipe, &place).unwrap().0 == many);
+    assert!(dblocks(&place).iter().all(|path| path.extension().is_none()));
+}
+
+#[test]
+fn what_nobody_needs_goes_and_what_somebody_needs_moves() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+    let images: Vec<Vec<u8>> = (0..6_u64)
+        .map(|number| image(&(1..200).map(|seed| seed + number * 60).collect::<Vec<_>>()))
+        .collect();
+    let mut recipes: Vec<Recipe> =
+        images.iter().map(|image| put(&store, &domain, Style::Lz4, image, &page(5)).0).collect();
+    let all = store.bytes().unwrap();
+    let collect = |recipes: &mut Vec<Recipe>, grace: u64| {
+        let mut collector = Collector::begin(&store).unwrap();
+        recipes.iter().for_each(|recipe| collector.mark(recipe));
+        let moved = collector.move_out(LONG).unwrap();
+        for recipe in recipes.iter_mut() {
+            if let Some(relocated) = recipe.relocated(&moved) {
+                *recipe = Recipe::decode(&relocated.encode()).unwrap();
+            }
+        }
+        collector.end(Duration::from_secs(grace)).unwrap()
+    };
+    let before = recipes[5].clone();
+    let collected = collect(&mut recipes, 1000);
+    assert!(collected.moved_dblocks > 5 && collected.removed_dblocks == 0, "{collected:?}");
+    assert!(get(&store, &before, &place).unwrap().0 == images[5], "a reader of before goes on");
+    let collected = collect(&mut recipes, 0);
+    assert!(collected.removed_dblocks > 5, "{collected:?}");
+    assert!(matches!(get(&store, &before, &place), Err(StoreError::Gone { .. })));
+    for (recipe, image) in recipes.iter().zip(&images) {
+        assert!(get(&store, recipe, &place).unwrap().0 == *image);
+    }
+    store.verify(&recipes).unwrap();
+    assert!(store.bytes().unwrap() < all, "small ones are together");
+    // Removed in any order, all of it goes.
+    for at in [3, 0, 2, 0, 1, 0] {
+        recipes.remove(at);
+        collect(&mut recipes, 0);
+        for recipe in &recipes {
+            get(&store, recipe, &place).unwrap();
+        }
+    }
+    assert_eq!(dblocks(&place), Vec::<std::path::PathBuf>::new());
+    // No number is used again.
+    let (recipe, _) = put(&store, &domain, Style::Lz4, &images[0], &[]);
+    assert!(!recipe.dblocks().iter().any(|id| before.dblocks().contains(id) || *id < 10));
+}
+
+#[test]
+fn a_collection_that_ends_in_the_middle_loses_nothing() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+    let images = [image(&(1..50).collect::<Vec<_>>()), image(&(30..90).collect::<Vec<_>>())];
+    let recipes = images.each_ref().map(|image| put(&store, &domain, Style::None, image, &[]).0);
+    for steps in 0..2 {
+        let mut collector = Collector::begin(&store).unwrap();
+        recipes.iter().for_each(|recipe| collector.mark(recipe));
+        if steps > 0 {
+            assert!(!collector.move_out(LONG).unwrap().is_empty());
+        }
+        drop(collector);
+        for (recipe, image) in recipes.iter().zip(&images) {
+            assert!(get(&store, recipe, &place).unwrap().0 == *image);
+        }
+    }
+    // The copies that nobody knows of go.
+    let mut collector = Collector::begin(&store).unwrap();
+    recipes.iter().for_each(|recipe| collector.mark(recipe));
+    assert!(collector.end(Duration::ZERO).unwrap().removed_dblocks > 0);
+    store.verify(&recipes).unwrap();
+}
+
+#[test]
+fn damage_is_found_wherever_it_is() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+    let content = image(&[1, 2, 3, 4, 5, 6]);
+    let (recipe, _) = put(&store, &domain, Style::Lz4, &content, &page(3));
+    for path in dblocks(&place) {
+        let good = fs::read(&path).unwrap();
+        let mut found = 0;
+        for at in (0..good.len()).step_by(good.len() / 23) {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            // A few bits of what is packed make no difference.
+            found += usize::from(store.verify([&recipe]).is_err());
+            if let Ok((pages, kernel, _)) = get(&store, &recipe, &place) {
+                assert!(pages == content && kernel[8192..8192 + 4096] == page(3), "{at}");
+            }
+            // A damaged chunk stands for no other.
+            let (again, _) = put(&store, &domain, Style::Lz4, &content, &page(3));
+            if let Ok((pages, _, _)) = get(&store, &again, &place) {
+                assert!(pages == content);
+            }
+        }
+        assert!(found > 20, "{found}");
+        for cut in [0, 10, good.len() / 2, good.len() - 1] {
+            fs::write(&path, &good[..cut]).unwrap();
+            get(&store, &recipe, &place).unwrap_err();
+        }
+        fs::write(&path, &good).unwrap();
+    }
+    assert!(get(&store, &recipe, &place).unwrap().0 == content);
+    let gone = dblocks(&place).remove(0);
+    fs::remove_file(gone).unwrap();
+    assert!(matches!(get(&store, &recipe, &place), Err(StoreError::Gone { id: 1 })));
+}
+
+#[test]
+fn a_lost_index_is_made_anew() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+    let content = image(&(1..300).collect::<Vec<_>>());
+    put(&store, &domain, Style::None, &content, &page(1));
+    let path = place.path().join("store/index");
+    for lose in [true, false] {
+        if lose {
+            fs::remove_file(&path).unwrap();
+        } else {
+            fs::write(&path, "no index").unwrap();
+        }
+        let (_, added) = put(&store, &domain, Style::None, &content, &page(1));
+        assert_eq!(added.iter().map(|added| added.stored_bytes).sum::<u64>(), 0);
+    }
+}
+
+#[test]
+fn regions_that_are_not_compared_are_kept_as_they_come() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+    let chunking = Chunking::uniform(64).unwrap().without(Region::Anonymous);
+    let content = image(&[1, 2, 1, 2]);
+    let put = || {
+        let mut writer = Writer::begin(&store, &domain, chunking, Style::None).unwrap();
+        writer.add(0, Region::Anonymous, 0, &content[..8192]).unwrap();
+        writer.add(0, Region::File, 8192, &content[8192..]).unwrap();
+        let written = writer.end(&[(0, 16_384), (1, 0)]).unwrap();
+        (written.recipe, written.added)
+    };
+    put();
+    let (recipe, added) = put();
+    assert_eq!((added[2].shared_bytes, added[1].shared_bytes), (0, 8192));
+    assert!(get(&store, &recipe, &place).unwrap().0 == content);
+    fs::remove_file(place.path().join("store/index")).unwrap();
+    let (recipe, _) = put();
+    assert!(get(&store, &recipe, &place).unwrap().0 == content);
+}

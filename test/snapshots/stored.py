@@ -1,0 +1,175 @@
+"""Snapshots in the store of chunks (`snapshot store`): used as any other, and what they have in common is there once."""
+import json
+import os
+import random
+import subprocess
+import time
+
+from clones import digest_of
+from lib.outcome import check
+from lib.tree import DORMOUSE
+from templates import Clone, Untouched, original
+
+FILES = ("kernel.img", "pages.img")
+
+
+def figures(world):
+    return json.loads(world.dormouse("store", "stats", "--json").stdout)
+
+
+def put(world, name, *more):
+    """Stores a snapshot. Result: what it came to."""
+    place = world.snapshots / name
+    said = json.loads(world.dormouse("snapshot", "store", "--json", *more, name).stdout)
+    left = [file for file in FILES if (place / file).exists()]
+    check(not left and (place / "recipe").exists(), f"{name} is stored, and has {left}")
+    return said
+
+
+def collect(world):
+    """Finds out what nobody needs, and removes it a little later."""
+    world.dormouse("store", "gc", "--grace", "1ms")
+    time.sleep(0.01)
+    return json.loads(world.dormouse("store", "gc", "--grace", "1ms", "--json").stdout)
+
+
+def dblocks(world):
+    return sorted((world.snapshots / ".chunks/dblocks").iterdir())
+
+
+def used(world):
+    """Snapshots that are stored are restored, cloned, verified, held and listed, beside others and after those are gone."""
+    container = world.add(Untouched(world)).begin()
+    first, _ = container.checkpoint(leave=True)
+    second, _ = container.checkpoint(leave=True)
+    container.delete(force=True)
+    before = [digest_of(world.snapshots / name / "pages.img") for name in (first, second)]
+    one, other = put(world, first, "--codec", "lz4"), put(world, second)
+    check(before[0] != before[1] or one["bytes"] > 8 << 20, f"{first} has {one}")
+    check(other["shared_bytes"] > other["bytes"] * 9 // 10, f"of {second} the store had {other}")
+    check(put(world, second)["was_there"], "it is stored twice")
+    found = figures(world)
+    check(found["snapshots"] == 2 and found["bytes"] < found["snapshot_bytes"] * 6 // 10, f"the store has {found}")
+    check("is whole" in world.dormouse("store", "verify").stdout, "the store is not whole")
+    for name in (first, second):
+        world.dormouse("snapshot", "verify", name)
+    check(first in world.dormouse("snapshot", "list").stdout, "it is not listed")
+    clones = [Clone(container, name, f"{name[-3:]}{share}", share) for name in (first, second) for share in ("none", "snapshot")]
+    for clone in clones:
+        clone.answers("ways", "ways ok")
+        clone.sleep()
+        clone.answers("sum", "sum ok")
+    # What goes meanwhile is in their memory.
+    world.dormouse("snapshot", "remove", first)
+    gone = collect(world)
+    world.dormouse("snapshot", "hold", second)
+    held = Clone(container, second, "held", "snapshot", "--home", "memory")
+    held.answers("sum", "sum ok")
+    world.dormouse("snapshot", "release", second)
+    for clone in (*clones, held):
+        clone.sleep()
+        clone.answers("sum", "sum ok")
+        clone.kill()
+    world.dormouse("snapshot", "remove", second)
+    last = collect(world)
+    check(not dblocks(world), f"{dblocks(world)} are left after {gone} and {last}")
+
+
+def moved(world):
+    """Removed in any order, what others need stays, wherever it moves."""
+    container = world.add(Untouched(world, 1024)).begin()
+    names = []
+    for _ in range(6):
+        names.append(container.checkpoint(leave=True)[0])
+        put(world, names[-1])
+    container.delete(force=True)
+    chance = random.Random(3)
+    while names:
+        world.dormouse("snapshot", "remove", names.pop(chance.randrange(len(names))))
+        collect(world)
+        for name in names:
+            world.dormouse("snapshot", "verify", name)
+        if names:
+            clone = Clone(container, names[0], len(names), "none")
+            clone.answers("sum", "sum ok")
+            clone.kill()
+    check(not dblocks(world) and figures(world)["snapshots"] == 0, f"{dblocks(world)} are left")
+
+
+def damaged(world):
+    """Chunks that are damaged or gone are told, whoever needs them, and stand for no others."""
+    container, name, _ = original(world)
+    put(world, name)
+    whole = dblocks(world)
+    path = max(whole, key=lambda path: path.stat().st_size)
+    good = path.read_bytes()
+    restore = ("restore", "--detach", "--snapshot", name, "--bundle", container.bundle, f"{container.id}-x")
+    for bad in (good[:1000] + bytes([good[1000] ^ 1]) + good[1001:], good[:-10], b""):
+        path.write_bytes(bad)
+        for words in (restore, ("store", "verify"), ("snapshot", "verify", name), ("snapshot", "hold", name)):
+            done = world.dormouse(*words, code=None)
+            check(done.returncode != 0 and "panicked" not in done.stderr, f"{words[0]} ends with {done.returncode}: {done.stderr}")
+            check("damaged" in done.stderr and len(done.stderr.splitlines()) == 1, f"{words[0]} says {done.stderr!r}")
+    path.unlink()
+    done = world.dormouse(*restore, code=None)
+    check(done.returncode != 0 and "is not there" in done.stderr, f"without a dblock restore says {done.stderr!r}")
+    path.write_bytes(good)
+    (world.snapshots / ".chunks/index").write_bytes(b"none")
+    recipe = world.snapshots / name / "recipe"
+    kept = recipe.read_bytes()
+    recipe.write_bytes(kept[:-1])
+    done = world.dormouse(*restore, code=None)
+    check(done.returncode != 0 and "recipe" in done.stderr, f"with a bad recipe restore says {done.stderr!r}")
+    recipe.write_bytes(kept)
+    world.dormouse("store", "verify")
+    container.restore(name)
+
+
+def killed(world):
+    """Whenever it is killed, a snapshot is there as it was, or in the store."""
+    container, name, _ = original(world)
+    chance = random.Random(5)
+    for number in range(12):
+        words = ("snapshot", "store", name) if number % 3 else ("store", "gc", "--grace", "1ms")
+        with subprocess.Popen([DORMOUSE, *words], env={**os.environ, **world.environment}, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL) as storing:
+            time.sleep(chance.random() * 0.06)
+            storing.kill()
+        world.dormouse("snapshot", "verify", name)
+    put(world, name)
+    world.dormouse("store", "verify")
+    clone = Clone(container, name, 0, "none")
+    clone.answers("sum", "sum ok")
+    clone.kill()
+    world.dormouse("snapshot", "remove", name)
+    collect(world)
+    check(not dblocks(world), f"{dblocks(world)} are left")
+
+
+def refused(world):
+    """What has nothing in common with others is refused, and domains have nothing in common."""
+    container = world.add(Untouched(world, 1024)).begin()
+    key = container.place / "key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    sealed, _ = container.checkpoint(leave=True, more=("--key-file", key))
+    packed, _ = container.checkpoint(leave=True, more=("--codec", "lz4"))
+    names = [container.checkpoint(leave=True)[0] for _ in range(3)]
+    world.refused("snapshot", "store", sealed, says=("sealed",))
+    world.refused("snapshot", "store", packed, says=("packed", "--codec"))
+    world.refused("snapshot", "store", "nothing", says=("nothing",))
+    world.refused("snapshot", "store", "--codec", "deflate-fixed", names[0], says=("lz4",))
+    one, other, again = (put(world, name, "--share-domain", domain) for name, domain in zip(names, ("a", "b", "a"), strict=True))
+    # A page may come twice in one.
+    check(other["stored_bytes"] > one["stored_bytes"] * 9 // 10, f"domain b has {other} of {one}")
+    check(again["stored_bytes"] < one["stored_bytes"] // 10, f"domain a has {again}")
+    world.refused("checkpoint", "--name", "on", "--leave-running", "--parent", names[0], container.id, says=("store", "--parent"))
+
+
+CASES = [
+    ("store-used", used, ()),
+    ("store-moved", moved, ()),
+    ("store-damaged", damaged, ()),
+    ("store-killed", killed, ()),
+    ("store-refused", refused, ()),
+]
