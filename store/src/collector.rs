@@ -1,6 +1,6 @@
 //! Collecting: chunks that no recipe needs go. Dblocks are never changed, so chunks that are needed move out of those that have few.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::time::Duration;
 
@@ -13,6 +13,14 @@ use crate::region::{CHUNK_MAX, Region};
 
 /// Dblocks with less than so many bytes of chunks are put together.
 const SMALL_BYTES: u32 = 1 << 20;
+
+/// Slots that a dblock can have.
+const SLOTS: usize = 1 << 16;
+
+fn slots(bits: &[u64]) -> impl Iterator<Item = u16> {
+    (0..=u16::MAX)
+        .filter(|slot| bits.get(usize::from(*slot) / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0))
+}
 
 /// What a collection came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +43,8 @@ pub struct Collector<'s> {
     store: &'s Store,
     lock: File,
     all: BTreeSet<u32>,
-    /// Slots that are needed.
-    live: BTreeMap<u32, BTreeSet<u16>>,
+    /// Slots that are needed, one bit each.
+    live: BTreeMap<u32, Vec<u64>>,
     next: u32,
     collected: Collected,
     /// Those whose chunks have moved.
@@ -44,7 +52,7 @@ pub struct Collector<'s> {
 }
 
 /// Dblocks into which chunks move, by what they have in common.
-type Targets = BTreeMap<(Region, u32, [u8; 2]), Filling>;
+type Targets = BTreeMap<Kind, Filling>;
 
 impl<'s> Collector<'s> {
     /// Begins.
@@ -62,28 +70,53 @@ impl<'s> Collector<'s> {
 
     /// The chunks of a recipe are needed.
     pub fn mark(&mut self, recipe: &Recipe) {
-        for place in recipe.places() {
-            self.live.entry(place.id).or_default().insert(place.slot);
+        for run in recipe.runs().iter().filter(|run| self.all.contains(&run.first.id)) {
+            let bits = self.live.entry(run.first.id).or_insert_with(|| vec![0; SLOTS / 64]);
+            let first = usize::from(run.first.slot);
+            for slot in (first..first + usize::from(run.count)).take_while(|slot| *slot < SLOTS) {
+                bits[slot / 64] |= 1 << (slot % 64);
+            }
         }
     }
 
-    /// Moves chunks out of dblocks of which less than half is needed, and out of small ones if there are several; `most_bytes` at most.
+    /// Moves chunks out of dblocks of which less than half is needed, and out of small ones if there are several; `most_bytes` at most. One that is
+    /// damaged stays.
     ///
     /// # Errors
-    /// A chunk is damaged, or a dblock cannot be written: recipes stay as they are.
+    /// A dblock cannot be written: all is as it was.
     pub fn move_out(&mut self, most_bytes: u64) -> Result<Relocations, StoreError> {
+        let mut made = Vec::new();
+        let moved = self.try_to_move_out(most_bytes, &mut made);
+        if moved.is_err() {
+            made.iter().for_each(|id| drop(self.store.remove(*id)));
+            self.left.clear();
+            (self.collected.moved_dblocks, self.collected.moved_bytes) = (0, 0);
+        }
+        moved
+    }
+
+    fn try_to_move_out(&mut self, most_bytes: u64, made: &mut Vec<u32>) -> Result<Relocations, StoreError> {
         let mut moved = Relocations::default();
         let mut targets = Targets::new();
-        for id in self.to_leave()? {
+        for id in self.to_leave() {
             if self.collected.moved_bytes >= most_bytes {
                 break;
             }
-            let dblock = self.store.dblock(id)?;
-            self.leave(&dblock, &mut targets, &mut moved)?;
-            self.collected.moved_dblocks += 1;
-            self.left.insert(id);
+            let Ok(dblock) = self.store.dblock(id) else { continue };
+            match self.leave(&dblock, &mut targets, made) {
+                Ok((places, bytes)) => {
+                    moved.0.insert(id, places);
+                    self.left.insert(id);
+                    self.collected.moved_dblocks += 1;
+                    self.collected.moved_bytes += bytes;
+                }
+                Err(error @ (StoreError::Io { .. } | StoreError::Full)) => return Err(error),
+                // What has been copied of it nobody needs.
+                Err(_) => {}
+            }
         }
         for filling in targets.values() {
+            made.push(filling.id);
             self.store.write(filling)?;
         }
         self.store.sync()?;
@@ -91,12 +124,12 @@ impl<'s> Collector<'s> {
     }
 
     /// The dblocks that chunks are to leave.
-    fn to_leave(&self) -> Result<Vec<u32>, StoreError> {
+    fn to_leave(&self) -> Vec<u32> {
         let mut leave = Vec::new();
-        let mut small: BTreeMap<(Region, u32, [u8; 2]), Vec<u32>> = BTreeMap::new();
-        for (id, slots) in self.live.iter().filter(|(id, _)| self.all.contains(id)) {
-            let footer = self.store.dblock(*id)?.footer;
-            let entries = slots.iter().filter_map(|slot| footer.entries.get(usize::from(*slot)));
+        let mut small: BTreeMap<Kind, Vec<u32>> = BTreeMap::new();
+        for (id, bits) in &self.live {
+            let Ok(Dblock { footer, .. }) = self.store.dblock(*id) else { continue };
+            let entries = slots(bits).filter_map(|slot| footer.entries.get(usize::from(slot)));
             let needed: u32 = entries.map(|entry| u32::from(entry.len)).sum();
             if needed < footer.data_len / 2 {
                 leave.push(*id);
@@ -105,23 +138,28 @@ impl<'s> Collector<'s> {
             }
         }
         leave.extend(small.into_values().filter(|ids| ids.len() > 1).flatten());
-        Ok(leave)
+        leave
     }
 
+    /// Copies what is needed of a dblock. Result: where that lies then, and how many bytes it has there.
     fn leave(
         &mut self,
         dblock: &Dblock,
         targets: &mut Targets,
-        moved: &mut Relocations,
-    ) -> Result<(), StoreError> {
+        made: &mut Vec<u32>,
+    ) -> Result<(HashMap<u16, Place>, u64), StoreError> {
         let footer = &dblock.footer;
         let mut room = [0; CHUNK_MAX as usize];
-        for slot in self.live.get(&dblock.id).into_iter().flatten() {
-            let Some(entry) = footer.entries.get(usize::from(*slot)) else {
+        let (mut places, mut bytes) = (HashMap::new(), 0);
+        let needed: Vec<u16> =
+            self.live.get(&dblock.id).map(|bits| slots(bits).collect()).unwrap_or_default();
+        for slot in needed {
+            let Some(entry) = footer.entries.get(usize::from(slot)) else {
                 return Err(StoreError::Recipe { what: "its chunks are not where it says" });
             };
             let full = targets.get(&kind(footer)).is_some_and(|filling| !filling.has_room());
             if full && let Some(filling) = targets.remove(&kind(footer)) {
+                made.push(filling.id);
                 self.store.write(&filling)?;
             }
             if self.next >= ID_END {
@@ -129,13 +167,37 @@ impl<'s> Collector<'s> {
             }
             let target = targets.entry(kind(footer)).or_insert_with(|| {
                 self.next += 1;
-                Filling::new(self.next - 1, footer.region, footer.style, footer.chunk_bytes)
+                Filling::new(self.next - 1, footer.region, footer.domain, footer.style, footer.chunk_bytes)
             });
-            let chunk = dblock.chunk(*slot, &mut room)?;
-            let place = Place { id: target.id, slot: target.push(entry.print, chunk) };
-            moved.0.insert(Place { id: dblock.id, slot: *slot }, place);
-            self.collected.moved_bytes += u64::from(entry.len);
+            let chunk = dblock.chunk(slot, &mut room)?;
+            places.insert(slot, Place { id: target.id, slot: target.push(entry.print, chunk) });
+            bytes += u64::from(entry.len);
         }
+        Ok((places, bytes))
+    }
+
+    /// Removes dblocks of which it has been said for `grace` that nobody needs them, and that indeed nobody does: room for what moves.
+    ///
+    /// # Errors
+    /// One cannot be removed.
+    pub fn remove_dead(&mut self, grace: Duration) -> Result<(), StoreError> {
+        self.store.note_next(self.next, &self.lock)?;
+        let (_, dead) = self.store.ids()?;
+        for id in dead {
+            if !self.live.contains_key(&id) && self.store.dead_for(id) >= grace {
+                self.remove(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u32) -> Result<(), StoreError> {
+        let bytes = std::fs::metadata(self.store.path(id)).map_or(0, |file| file.len());
+        self.store.remove(id)?;
+        self.all.remove(&id);
+        self.collected.removed_bytes += bytes;
+        self.collected.removed_dblocks += 1;
+        self.collected.dead_dblocks += 1;
         Ok(())
     }
 
@@ -145,9 +207,9 @@ impl<'s> Collector<'s> {
     /// # Errors
     /// Anything cannot be removed; the next collection does.
     pub fn end(mut self, grace: Duration) -> Result<Collected, StoreError> {
-        self.store.note_next(self.next, &self.lock)?;
+        self.remove_dead(grace)?;
         let (_, dead) = self.store.ids()?;
-        for id in self.all.iter().copied() {
+        for id in self.all.clone() {
             let is_needed = self.live.contains_key(&id) && !self.left.contains(&id);
             if is_needed || !dead.contains(&id) {
                 self.store.set_dead(id, !is_needed)?;
@@ -155,12 +217,10 @@ impl<'s> Collector<'s> {
             if is_needed {
                 continue;
             }
-            self.collected.dead_dblocks += 1;
             if self.store.dead_for(id) >= grace {
-                self.collected.removed_bytes +=
-                    std::fs::metadata(self.store.path(id)).map_or(0, |file| file.len());
-                self.store.remove(id)?;
-                self.collected.removed_dblocks += 1;
+                self.remove(id)?;
+            } else {
+                self.collected.dead_dblocks += 1;
             }
         }
         Ok(self.collected)
@@ -168,6 +228,8 @@ impl<'s> Collector<'s> {
 }
 
 /// What dblocks have in common whose chunks may lie in one.
-fn kind(footer: &Footer) -> (Region, u32, [u8; 2]) {
-    (footer.region, footer.chunk_bytes, style_number(footer.style))
+type Kind = (Region, u32, u32, [u8; 2]);
+
+fn kind(footer: &Footer) -> Kind {
+    (footer.region, footer.domain, footer.chunk_bytes, style_number(footer.style))
 }

@@ -19,7 +19,7 @@ pub const VERSION: u32 = 1;
 pub const DATA_MAX: usize = 4 << 20;
 pub const CHUNKS_MAX: usize = 65_535;
 const ENTRY_BYTES: usize = FINGERPRINT_BYTES + 2 + 4;
-const TRAILER_BYTES: usize = 8 + 4 + 4 + 4 * 4 + SUM_BYTES;
+const TRAILER_BYTES: usize = 8 + 4 + 4 + 5 * 4 + SUM_BYTES;
 /// A chunk that is packed is at least so much shorter: an eighth.
 const GAIN_PART: usize = 8;
 
@@ -38,6 +38,8 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footer {
     pub region: Region,
+    /// Of the domain that has it to itself.
+    pub domain: u32,
     pub style: Style,
     pub chunk_bytes: u32,
     pub entries: Vec<Entry>,
@@ -80,7 +82,7 @@ impl Footer {
         trailer.extend_from_slice(&[self.region.number(), 0]);
         trailer.extend_from_slice(&style_number(self.style));
         let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
-        for number in [self.chunk_bytes, count, self.data_len, entries_sum] {
+        for number in [self.domain, self.chunk_bytes, count, self.data_len, entries_sum] {
             trailer.extend_from_slice(&number.to_le_bytes());
         }
         seal(&mut trailer);
@@ -113,14 +115,16 @@ impl Footer {
 
     fn of_trailer(mut from: Reader<'_>) -> Result<(Self, usize, u32), Bad> {
         let mut read = || {
-            let (region, _) = (Region::from_number(from.u8()?)?, from.u8()?);
+            let (region, reserved) = (Region::from_number(from.u8()?)?, from.u8()?);
             let style = style_of([from.u8()?, from.u8()?])?;
+            let domain = from.u32()?;
             let (chunk_bytes, count, data_len, sum) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
-            let is_possible = chunk_bytes.is_power_of_two()
+            let is_possible = reserved == 0
+                && chunk_bytes.is_power_of_two()
                 && (CHUNK_MIN..=CHUNK_MAX).contains(&chunk_bytes)
                 && count as usize <= CHUNKS_MAX
                 && data_len as usize <= DATA_MAX;
-            let footer = Self { region, style, chunk_bytes, entries: Vec::new(), data_len };
+            let footer = Self { region, domain, style, chunk_bytes, entries: Vec::new(), data_len };
             is_possible.then_some((footer, count as usize, sum))
         };
         read().ok_or(Bad::Damaged("its trailer says what cannot be"))
@@ -188,9 +192,9 @@ pub struct Filling {
 }
 
 impl Filling {
-    pub fn new(id: u32, region: Region, style: Style, chunk_bytes: u32) -> Self {
+    pub fn new(id: u32, region: Region, domain: u32, style: Style, chunk_bytes: u32) -> Self {
         let packer = (style_number(style) != [0, 0]).then(|| Packer::new(style, None::<TableSet>));
-        let footer = Footer { region, style, chunk_bytes, entries: Vec::new(), data_len: 0 };
+        let footer = Footer { region, domain, style, chunk_bytes, entries: Vec::new(), data_len: 0 };
         Self { id, footer, data: Vec::new(), packer, room: vec![0; chunk_bytes as usize] }
     }
 

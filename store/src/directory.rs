@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::process::geteuid;
 
 use crate::dblock::{CHUNKS_MAX, Dblock, Filling, Footer};
 use crate::error::StoreError;
@@ -20,8 +21,32 @@ const INDEX: &str = "index";
 const LOCK: &str = "lock";
 /// Behind the name of a dblock, of a file that says since when no recipe needs it.
 const DEAD: &str = ".dead";
-/// Most bytes of an index that is read: of all dblocks that there can be, at a chunk of 4 KiB.
-const INDEX_MAX: u64 = ID_END as u64 * 1024 * 16;
+
+/// Most bytes of an index of so many dblocks.
+fn index_max(dblocks: u64) -> u64 {
+    // Before it is filled to four fifths it grows by a quarter.
+    let words = dblocks.saturating_mul(CHUNKS_MAX as u64).saturating_mul(2).max(1 << 11);
+    words.saturating_mul(8)
+}
+
+/// Opens a file, if it is one.
+fn open_file(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+/// Whether a directory is the caller's own, and nobody else may write it.
+fn check_directory(path: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if !found.is_dir() {
+        return Err(io::Error::other("it is no directory"));
+    }
+    if found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
+        return Err(io::Error::other("it is not yours, or others may write it"));
+    }
+    Ok(())
+}
 
 /// A store. Others may have it open as well.
 #[derive(Clone, Debug)]
@@ -46,9 +71,18 @@ impl Store {
     /// # Errors
     /// It cannot be made.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(root.join(DBLOCKS));
-        made.map_err(StoreError::io("make the store's directory"))?;
-        Ok(Self { root: root.into() })
+        let store = Self { root: root.into() };
+        let made = || -> io::Result<()> {
+            if !store.dblocks().is_dir() {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(store.dblocks())?;
+                // Their names are on the disk before anything is that needs them.
+                File::open(root)?.sync_all()?;
+                root.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())?;
+            }
+            [root, &store.dblocks()].into_iter().try_for_each(check_directory)
+        };
+        made().map_err(StoreError::io("use the store's directory"))?;
+        Ok(store)
     }
 
     fn dblocks(&self) -> PathBuf {
@@ -124,7 +158,7 @@ impl Store {
 
     /// A dblock.
     pub(crate) fn dblock(&self, id: u32) -> Result<Dblock, StoreError> {
-        match File::open(self.path(id)) {
+        match open_file(&self.path(id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::Gone { id }),
             file => {
                 let file = file.map_err(StoreError::io("open a dblock"))?;
@@ -159,8 +193,11 @@ impl Store {
 
     /// The index of these dblocks, as it was written or made anew. A damaged dblock has no chunks that could be found.
     pub(crate) fn index(&self, of: &BTreeSet<u32>) -> Index {
-        let written = File::open(self.root.join(INDEX)).ok().and_then(|file| {
-            let len = file.metadata().ok()?.len().min(INDEX_MAX);
+        let written = open_file(&self.root.join(INDEX)).ok().and_then(|file| {
+            let len = file.metadata().ok()?.len();
+            if len > index_max(of.len() as u64) {
+                return None;
+            }
             let mut bytes = vec![0; usize::try_from(len).ok()?];
             file.read_exact_at(&mut bytes, 0).ok()?;
             Index::decode(&bytes, of)

@@ -49,6 +49,12 @@ impl Domain {
         Self { keys: Region::ALL.map(key), bits: 64 }
     }
 
+    /// Tells dblocks of domains apart; it is no secret.
+    pub fn tag(&self) -> u32 {
+        let hash = blake3::keyed_hash(&self.keys[0], b"tag");
+        hash.as_bytes().first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    }
+
     /// The domain, with fingerprints that are alike for many chunks.
     #[cfg(test)]
     pub fn with_bits(self, bits: u32) -> Self {

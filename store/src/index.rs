@@ -15,6 +15,8 @@ const ID_BITS: u32 = 22;
 const TAG_BITS: u32 = 64 - SLOT_BITS - ID_BITS;
 /// Numbers of dblocks are below: with 4 MiB in each, 16 TiB. None is ever used again.
 pub const ID_END: u32 = 1 << ID_BITS;
+/// How far is looked: where so many are next to each other, somebody has made them so.
+const STEPS_MAX: usize = 1 << 16;
 /// Fewest words.
 const WORDS_MIN: usize = 1 << 10;
 
@@ -92,7 +94,9 @@ impl Index {
     pub fn find(&self, print: &Fingerprint) -> impl Iterator<Item = Place> {
         let (tag, len) = (tag(print), self.words.len());
         let home = self.home(tag);
-        let run = (0..len).map(move |step| self.words[(home + step) % len]).take_while(|word| *word != 0);
+        let run = (0..len.min(STEPS_MAX))
+            .map(move |step| self.words[(home + step) % len])
+            .take_while(|word| *word != 0);
         run.filter(move |word| word >> (ID_BITS + SLOT_BITS) == tag).map(place)
     }
 

@@ -42,7 +42,7 @@ pub struct Recipe {
 
 /// Chunks that lie elsewhere by now.
 #[derive(Clone, Debug, Default)]
-pub struct Relocations(pub(crate) HashMap<Place, Place>);
+pub struct Relocations(pub(crate) HashMap<u32, HashMap<u16, Place>>);
 
 impl Relocations {
     /// Whether there are none.
@@ -89,26 +89,34 @@ impl Recipe {
         self.chunk_bytes[usize::from(region.number())]
     }
 
-    /// The places of all its chunks, once for each time that it has them.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
-        self.runs.iter().flat_map(|run| {
-            (0..run.count).map(|number| Place { slot: run.first.slot.saturating_add(number), ..run.first })
-        })
-    }
-
     /// Adds a chunk behind all others of its file.
     pub(crate) fn push(&mut self, file: u8, region: Region, at: u64, place: Place) {
-        let bytes = u64::from(self.chunk_bytes(region));
+        self.push_run(Run { file, region, at, first: place, count: 1 });
+    }
+
+    fn push_run(&mut self, run: Run) {
+        let bytes = u64::from(self.chunk_bytes(run.region));
         if let Some(last) = self.runs.last_mut()
-            && (last.file, last.region, last.first.id) == (file, region, place.id)
-            && last.count < u16::MAX
-            && last.at + bytes * u64::from(last.count) == at
-            && u32::from(last.first.slot) + u32::from(last.count) == u32::from(place.slot)
+            && (last.file, last.region, last.first.id) == (run.file, run.region, run.first.id)
+            && last.at + bytes * u64::from(last.count) == run.at
+            && u32::from(last.first.slot) + u32::from(last.count) == u32::from(run.first.slot)
+            && let Some(count) = last.count.checked_add(run.count)
         {
-            last.count += 1;
+            last.count = count;
             return;
         }
-        self.runs.push(Run { file, region, at, first: place, count: 1 });
+        self.runs.push(run);
+    }
+
+    /// Whether it can be read once it was written.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let is_possible = self.runs.len() <= RUNS_MAX
+            && self.lengths.iter().all(|(file, bytes)| *file < FILES_MAX && *bytes <= FILE_MAX);
+        if is_possible {
+            Ok(())
+        } else {
+            Err(StoreError::Recipe { what: "it has more pieces than a recipe may have" })
+        }
     }
 
     /// Says how long a file is.
@@ -122,21 +130,29 @@ impl Recipe {
     }
 
     /// The recipe of the same files, whose chunks lie elsewhere. `None`: it has none of those.
-    #[must_use]
-    pub fn relocated(&self, moved: &Relocations) -> Option<Self> {
-        if !self.places().any(|place| moved.0.contains_key(&place)) {
-            return None;
+    ///
+    /// # Errors
+    /// It would have more pieces than a recipe may have.
+    pub fn relocated(&self, moved: &Relocations) -> Result<Option<Self>, StoreError> {
+        if !self.runs.iter().any(|run| moved.0.contains_key(&run.first.id)) {
+            return Ok(None);
         }
-        let mut recipe = Self { runs: Vec::new(), ..self.clone() };
+        let (lengths, chunk_bytes) = (self.lengths.clone(), self.chunk_bytes);
+        let mut recipe = Self { lengths, chunk_bytes, runs: Vec::new() };
         for run in &self.runs {
+            let Some(moved) = moved.0.get(&run.first.id) else {
+                recipe.push_run(*run);
+                continue;
+            };
             let bytes = u64::from(self.chunk_bytes(run.region));
             for number in 0..run.count {
                 let place = Place { slot: run.first.slot.saturating_add(number), ..run.first };
-                let place = moved.0.get(&place).copied().unwrap_or(place);
+                let place = moved.get(&place.slot).copied().unwrap_or(place);
                 recipe.push(run.file, run.region, run.at + bytes * u64::from(number), place);
             }
+            recipe.check()?;
         }
-        Some(recipe)
+        Ok(Some(recipe))
     }
 
     /// Its bytes.
@@ -246,19 +262,19 @@ mod tests {
         let counts: Vec<u16> = recipe.runs().iter().map(|run| run.count).collect();
         assert_eq!(counts, [10, 1, 1, 1]);
         assert_eq!(Recipe::decode(&recipe.encode()).unwrap(), recipe);
-        assert_eq!((recipe.places().count(), recipe.dblocks()), (13, [7, 9].into()));
+        assert_eq!((recipe.bytes(), recipe.dblocks()), (12 * 4096 + 512, [7, 9].into()));
         assert_eq!((recipe.length(1), recipe.length(2)), (Some(1000), None));
     }
 
     #[test]
     fn chunks_that_were_moved_are_found_where_they_are() {
         let recipe = recipe();
-        let moved = Relocations([(place(7, 2), place(11, 0)), (place(7, 3), place(11, 1))].into());
-        let after = recipe.relocated(&moved).unwrap();
+        let moved = Relocations([(7, [(2, place(11, 0)), (3, place(11, 1))].into())].into());
+        let after = recipe.relocated(&moved).unwrap().unwrap();
         let counts: Vec<(u32, u16)> = after.runs().iter().map(|run| (run.first.id, run.count)).collect();
         assert_eq!(counts, [(7, 2), (11, 2), (7, 6), (7, 1), (11, 1), (9, 1)]);
         assert_eq!(Recipe::decode(&after.encode()).unwrap(), after);
-        assert!(recipe.relocated(&Relocations::default()).is_none());
+        assert!(recipe.relocated(&Relocations::default()).unwrap().is_none());
     }
 
     #[test]

@@ -129,10 +129,9 @@ fn a_writer_is_alone_and_one_that_is_dropped_leaves_nothing_that_counts() {
     let many = image(&(1..1500).collect::<Vec<_>>());
     writer.add(0, Region::File, 0, &many).unwrap();
     drop(writer);
-    assert_eq!(dblocks(&place).len(), 1, "one was full");
+    assert_eq!(dblocks(&place).len(), 0, "one was full, and goes with it");
     fs::write(place.path().join("store/dblocks/00000009.new"), "half").unwrap();
-    let (recipe, added) = put(&store, &domain, Style::None, &many, &[]);
-    assert!(added[1].shared_bytes > 0, "what is there serves");
+    let (recipe, _) = put(&store, &domain, Style::None, &many, &[]);
     assert!(get(&store, &recipe, &place).unwrap().0 == many);
     assert!(dblocks(&place).iter().all(|path| path.extension().is_none()));
 }
@@ -152,7 +151,7 @@ fn what_nobody_needs_goes_and_what_somebody_needs_moves() {
         recipes.iter().for_each(|recipe| collector.mark(recipe));
         let moved = collector.move_out(LONG).unwrap();
         for recipe in recipes.iter_mut() {
-            if let Some(relocated) = recipe.relocated(&moved) {
+            if let Some(relocated) = recipe.relocated(&moved).unwrap() {
                 *recipe = Recipe::decode(&relocated.encode()).unwrap();
             }
         }

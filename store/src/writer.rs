@@ -14,6 +14,9 @@ use crate::index::{ID_END, Index, Place};
 use crate::recipe::Recipe;
 use crate::region::{CHUNK_MAX, Chunking, Region};
 
+/// So many places are looked at for a chunk: more have its tag by ill will alone.
+const CANDIDATES_MAX: usize = 64;
+
 /// What one region of a snapshot came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Added {
@@ -34,20 +37,29 @@ pub struct Written {
     pub recipe: Recipe,
     /// What each region came to.
     pub added: [Added; Region::ALL.len()],
-    _lock: File,
+    _lock: Option<File>,
 }
 
-/// Stores the files of one snapshot. There is one at a time; what it wrote before it was dropped without an end is collected later.
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        // No recipe names them. What stays is collected.
+        self.made.iter().for_each(|id| drop(self.store.remove(*id)));
+    }
+}
+
+/// Stores the files of one snapshot. There is one at a time; what it wrote before it was dropped without an end goes.
 pub struct Writer<'s> {
     store: &'s Store,
     domain: Domain,
     chunking: Chunking,
     style: Style,
-    lock: File,
+    lock: Option<File>,
     index: Index,
     /// The dblocks that the index is of.
     ids: BTreeSet<u32>,
     next: u32,
+    /// Those that it has made, which go if it is dropped before its end.
+    made: Vec<u32>,
     filling: [Option<Filling>; Region::ALL.len()],
     footers: Footers,
     recipe: Recipe,
@@ -76,10 +88,11 @@ impl<'s> Writer<'s> {
             domain: domain.clone(),
             chunking,
             style,
-            lock,
+            lock: Some(lock),
             index,
             ids,
             next,
+            made: Vec::new(),
             filling: [const { None }; Region::ALL.len()],
             footers: Footers::default(),
             recipe: Recipe::new(Region::ALL.map(|region| chunking.chunk_bytes(region))),
@@ -133,7 +146,7 @@ impl<'s> Writer<'s> {
                 return Err(StoreError::Full);
             }
             let size = self.chunking.chunk_bytes(region);
-            self.filling[number] = Some(Filling::new(self.next, region, self.style, size));
+            self.filling[number] = Some(Filling::new(self.next, region, self.domain.tag(), self.style, size));
             self.next += 1;
         }
         let Some(filling) = &mut self.filling[number] else { return Err(StoreError::Full) };
@@ -149,7 +162,8 @@ impl<'s> Writer<'s> {
     /// A chunk that the store has, and that is this one.
     fn find(&mut self, region: Region, print: &Fingerprint, chunk: &[u8]) -> Option<Place> {
         let mut room = [0; CHUNK_MAX as usize];
-        for place in self.index.find(print) {
+        // Not finding one costs no more than its room.
+        for place in self.index.find(print).take(CANDIDATES_MAX) {
             let open = self.filling.iter().flatten().find(|filling| filling.id == place.id);
             let is_same = match open {
                 Some(filling) => filling.footer().region == region && filling.is(place.slot, *print, chunk),
@@ -172,6 +186,7 @@ impl<'s> Writer<'s> {
 
     fn seal(&mut self, number: usize) -> Result<(), StoreError> {
         if let Some(filling) = self.filling[number].take() {
+            self.made.push(filling.id);
             self.store.write(&filling)?;
             self.ids.insert(filling.id);
         }
@@ -187,11 +202,14 @@ impl<'s> Writer<'s> {
             self.seal(number)?;
         }
         self.store.sync()?;
-        // The next writer can do without.
-        let _ = self.store.write_index(&self.index, &self.ids);
         lengths.iter().for_each(|(file, bytes)| self.recipe.set_length(*file, *bytes));
         self.recipe.sort();
-        Ok(Written { recipe: self.recipe, added: self.added, _lock: self.lock })
+        self.recipe.check()?;
+        self.made.clear();
+        // The next writer can do without.
+        let _ = self.store.write_index(&self.index, &self.ids);
+        let recipe = std::mem::take(&mut self.recipe);
+        Ok(Written { recipe, added: self.added, _lock: self.lock.take() })
     }
 
     /// Bytes of memory that the index takes.

@@ -111,7 +111,7 @@ impl Store {
         }
     }
 
-    fn error(&self, source: io::Error) -> SnapshotError {
+    pub(super) fn error(&self, source: io::Error) -> SnapshotError {
         SnapshotError::Store { path: self.root.clone(), source }
     }
 
@@ -430,7 +430,7 @@ impl Store {
     /// The files that a manifest describes, if they are as it says. Pages are looked at when they are read.
     pub(super) fn files_in(&self, directory: &Directory, manifest: &Manifest) -> Result<ImageFiles, Unfit> {
         let open = |name: &str| directory.file_to_read(name);
-        let (kernel, pages) = self.kernel_and_pages(directory)?;
+        let (kernel, pages) = self.kernel_and_pages(directory, manifest)?;
         let below = below::open(directory, &manifest.files.below)?;
         let files =
             ImageFiles { kernel, pages, table: open(TABLE)?, orphans: open(ORPHANS)?, below, together: None };

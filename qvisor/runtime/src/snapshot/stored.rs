@@ -18,6 +18,7 @@ use vmm::sealed_file::UnsealedFile;
 use super::digest::each_part;
 use super::error::{SnapshotError, Unfit};
 use super::hold;
+use super::manifest::Manifest;
 use super::place::{FRESH_RECIPE, KERNEL, PAGES, Place, RECIPE};
 use super::store::{Store, manifest_in};
 use crate::state::Id;
@@ -75,21 +76,25 @@ impl Store {
         let directory = self.found(&place)?;
         let key = self.key()?;
         let held = hold::hold(&directory).map_err(|error| Unfit::from(error).at(&place))?;
-        if held.has(RECIPE) && !held.has(PAGES) {
-            return Ok(PutAway { was_there: true, ..PutAway::default() });
-        }
         let check = || {
             let manifest = manifest_in(&held, &key)?;
             match (&manifest.files.sealed, &manifest.files.packed) {
                 (Some(_), _) => Err(Unfit::StoredSealed),
                 (None, Some(_)) => Err(Unfit::StoredPacked),
-                (None, None) => self.files_in(&held, &manifest),
+                (None, None) => Ok(manifest),
             }
         };
-        let files = check().map_err(|why| why.at(&place))?;
+        let manifest = check().map_err(|why| why.at(&place))?;
+        let unlink = || FILES.iter().try_for_each(|(_, name, _)| remove_if_there(&held, name));
         let domain = Domain::new(key.derive(CONTEXT, domain.unwrap_or_default().as_bytes()).as_bytes());
         let chunks = self.chunks()?;
         let mut writer = Writer::begin(&chunks, &domain, Chunking::default(), style).map_err(failed)?;
+        // Nobody else puts it there now. One who was killed may not have come to the end.
+        if read_recipe(&held).is_ok_and(|recipe| check_lengths(&recipe, &manifest).is_ok()) {
+            unlink().map_err(|error| Unfit::from(error).at(&place))?;
+            return Ok(PutAway { was_there: true, ..PutAway::default() });
+        }
+        let files = self.files_in(&held, &manifest).map_err(|why| why.at(&place))?;
         let mut lengths = Vec::new();
         for ((number, _, _), (file, region)) in
             FILES.into_iter().zip([(&files.kernel, Region::Kernel), (&files.pages, Region::Anonymous)])
@@ -100,14 +105,26 @@ impl Store {
         // Nobody collects until the recipe is there.
         let written = writer.end(&lengths).map_err(failed)?;
         let recipe = written.recipe.encode();
+        // Before anything goes: what cannot be read again is none.
+        if Recipe::decode(&recipe).map_err(failed)? != written.recipe {
+            return Err(failed(StoreError::Recipe { what: "it does not come back" }));
+        }
         write_recipe(&held, &recipe)
-            .and_then(|()| FILES.iter().try_for_each(|(_, name, _)| held.remove_file(name)))
+            .and_then(|()| unlink())
             .map_err(|error| Unfit::from(error).at(&place))?;
         Ok(PutAway { added: written.added, recipe_bytes: recipe.len() as u64, was_there: false })
     }
 
     /// The kernel and the pages of a snapshot: its files, or what the store of chunks has of them, in memory.
-    pub(super) fn kernel_and_pages(&self, directory: &Directory) -> Result<(File, File), Unfit> {
+    pub(super) fn kernel_and_pages(
+        &self,
+        directory: &Directory,
+        manifest: &Manifest,
+    ) -> Result<(File, File), Unfit> {
+        let recipe = || {
+            let recipe = read_recipe(directory)?;
+            check_lengths(&recipe, manifest).map(|()| recipe)
+        };
         for _ in 0..TRIES {
             match (directory.file_to_read(KERNEL), directory.file_to_read(PAGES)) {
                 (Ok(kernel), Ok(pages)) => return Ok((kernel, pages)),
@@ -118,13 +135,13 @@ impl Store {
                 }
                 _ => {}
             }
-            match self.retrieve(&read_recipe(directory)?) {
+            match self.retrieve(&recipe()?) {
                 // Its chunks have moved.
                 Err(Unfit::Chunks(StoreError::Gone { .. })) => {}
                 files => return files,
             }
         }
-        self.retrieve(&read_recipe(directory)?)
+        self.retrieve(&recipe()?)
     }
 
     fn retrieve(&self, recipe: &Recipe) -> Result<(File, File), Unfit> {
@@ -149,17 +166,16 @@ impl Store {
         Ok((kernel.seal()?, pages.seal()?))
     }
 
-    /// The snapshots that have recipes.
-    fn recipes(&self) -> Result<Vec<(Directory, Recipe)>, SnapshotError> {
+    /// The snapshots that have recipes. Where it cannot be told whether there is one, that is an error: its chunks are not to go.
+    fn recipes(&self) -> Result<Vec<(Id, Recipe)>, SnapshotError> {
         let root = self.directory()?;
-        let listed = |source| SnapshotError::Store { path: root.path().to_owned(), source };
         let mut all = Vec::new();
-        for name in root.names().map_err(listed)? {
+        for name in root.names().map_err(|source| self.error(source))? {
             let Some(id) = name.to_str().and_then(|name| Id::new(name).ok()) else { continue };
-            let Ok(directory) = root.directory(OsStr::new(id.as_str())) else { continue };
-            if directory.has(RECIPE) {
-                let recipe = read_recipe(&directory).map_err(|why| why.at(&Place::Named(id)))?;
-                all.push((directory, recipe));
+            match recipe_of(&root, &id) {
+                Ok(Some(recipe)) => all.push((id, recipe)),
+                Ok(None) => {}
+                Err(why) => return Err(why.at(&Place::Named(id))),
             }
         }
         Ok(all)
@@ -171,35 +187,89 @@ impl Store {
         let mut collector = Collector::begin(&chunks).map_err(failed)?;
         let recipes = self.recipes()?;
         recipes.iter().for_each(|(_, recipe)| collector.mark(recipe));
-        let moved = collector.move_out(MOVED_MAX).map_err(failed)?;
-        for (directory, recipe) in &recipes {
-            let Some(relocated) = recipe.relocated(&moved) else { continue };
-            // One that was removed meanwhile needs none.
-            if directory.has(hold::MANIFEST) {
-                write_recipe(directory, &relocated.encode())
-                    .map_err(|source| SnapshotError::Store { path: directory.path().to_owned(), source })?;
+        // First what makes room.
+        collector.remove_dead(grace).map_err(failed)?;
+        let moved = collector.move_out(MOVED_MAX);
+        if let Ok(moved) = &moved {
+            for (id, recipe) in &recipes {
+                if let Some(relocated) = recipe.relocated(moved).map_err(failed)? {
+                    self.replace_recipe(id, &relocated)?;
+                }
             }
         }
-        collector.end(grace).map_err(failed)
+        let collected = collector.end(grace).map_err(failed)?;
+        moved.map_err(failed).map(|_| collected)
+    }
+
+    fn replace_recipe(&self, id: &Id, recipe: &Recipe) -> Result<(), SnapshotError> {
+        let replace = || -> io::Result<()> {
+            let directory = self.directory().map_err(io::Error::other)?.directory(OsStr::new(id.as_str()))?;
+            let held = hold::hold(&directory)?;
+            write_recipe(&held, &recipe.encode())
+        };
+        match replace() {
+            // It was removed meanwhile, and needs none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            replaced => replaced.map_err(|source| self.error(source)),
+        }
     }
 
     /// Reads all chunks, and compares recipes with what there is.
     pub fn verify_chunks(&self) -> Result<Verified, SnapshotError> {
-        let recipes: Vec<Recipe> = self.recipes()?.into_iter().map(|(_, recipe)| recipe).collect();
-        self.chunks()?.verify(&recipes).map_err(failed)
+        let verify = || {
+            let recipes: Vec<Recipe> = self.recipes()?.into_iter().map(|(_, recipe)| recipe).collect();
+            self.chunks()?.verify(&recipes).map_err(failed)
+        };
+        match verify() {
+            // Chunks may just have moved.
+            Err(SnapshotError::Chunks(StoreError::Gone { .. })) => verify(),
+            verified => verified,
+        }
     }
 
     /// What the store of chunks holds.
     pub fn chunk_figures(&self) -> Result<StoreFigures, SnapshotError> {
         let recipes = self.recipes()?;
-        let mut figures =
-            StoreFigures { bytes: self.chunks()?.bytes().map_err(failed)?, ..StoreFigures::default() };
+        let bytes = self.chunks()?.bytes().map_err(failed)?;
+        let mut figures = StoreFigures { bytes, ..StoreFigures::default() };
         for (_, recipe) in &recipes {
             figures.snapshots += 1;
             figures.bytes += recipe.encode().len() as u64;
             figures.snapshot_bytes += recipe.bytes();
         }
         Ok(figures)
+    }
+}
+
+/// The recipe of a snapshot. `None`: it has none, or is no snapshot.
+fn recipe_of(root: &Directory, id: &Id) -> Result<Option<Recipe>, Unfit> {
+    let read = || read_recipe(&root.directory(OsStr::new(id.as_str()))?);
+    match read() {
+        Err(Unfit::Unreadable(error))
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            Ok(None)
+        }
+        recipe => recipe.map(Some),
+    }
+}
+
+/// Whether a recipe is of files as long as the manifest says, before memory is taken for them.
+fn check_lengths(recipe: &Recipe, manifest: &Manifest) -> Result<(), Unfit> {
+    for ((number, name, _), bytes) in
+        FILES.iter().zip([manifest.files.kernel.bytes, manifest.files.pages_bytes])
+    {
+        if recipe.length(*number) != Some(bytes) {
+            return Err(Unfit::Changed((*name).into()));
+        }
+    }
+    Ok(())
+}
+
+fn remove_if_there(directory: &Directory, name: &str) -> io::Result<()> {
+    match directory.remove_file(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 
