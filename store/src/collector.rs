@@ -22,7 +22,7 @@ fn slots(bits: &[u64]) -> impl Iterator<Item = u16> {
         .filter(|slot| bits.get(usize::from(*slot) / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0))
 }
 
-/// What a collection came to.
+/// The outcome of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Dblocks whose chunks moved, and their bytes there.
@@ -227,7 +227,7 @@ impl<'s> Collector<'s> {
     }
 }
 
-/// What dblocks have in common whose chunks may lie in one.
+/// Properties that dblocks have in common whose chunks may lie in one.
 type Kind = (Region, u32, u32, [u8; 2]);
 
 fn kind(footer: &Footer) -> Kind {

@@ -54,7 +54,7 @@ pub struct Store {
     root: PathBuf,
 }
 
-/// What was verified.
+/// The outcome of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Dblocks that were read.

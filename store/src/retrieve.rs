@@ -18,7 +18,7 @@ const GAP_BYTES: u32 = 128 << 10;
 /// Bytes that are written at a time.
 const WRITTEN_BYTES: usize = 256 << 10;
 
-/// What was retrieved.
+/// The outcome of a retrieval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retrieved {
     /// Bytes of chunks that were written.

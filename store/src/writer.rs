@@ -17,7 +17,7 @@ use crate::region::{CHUNK_MAX, Chunking, Region};
 /// So many places are looked at for a chunk: more have its tag by ill will alone.
 const CANDIDATES_MAX: usize = 64;
 
-/// What one region of a snapshot came to.
+/// The outcome of storing one region of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Added {
     /// Bytes that were given.
@@ -35,7 +35,7 @@ pub struct Added {
 pub struct Written {
     /// Its recipe.
     pub recipe: Recipe,
-    /// What each region came to.
+    /// The outcome of each region.
     pub added: [Added; Region::ALL.len()],
     _lock: Option<File>,
 }

@@ -40,7 +40,7 @@ const MOVED_MAX: u64 = 1 << 30;
 /// A snapshot that was put into the store of chunks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutAway {
-    /// What each region came to.
+    /// The outcome of each region.
     pub added: [Added; Region::ALL.len()],
     /// Bytes of its recipe.
     pub recipe_bytes: u64,
@@ -48,7 +48,7 @@ pub struct PutAway {
     pub was_there: bool,
 }
 
-/// What the store of chunks holds.
+/// Figures of the store of chunks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreFigures {
     /// Snapshots that are in it.
@@ -227,7 +227,7 @@ impl Store {
         }
     }
 
-    /// What the store of chunks holds.
+    /// Figures of the store of chunks.
     pub fn chunk_figures(&self) -> Result<StoreFigures, SnapshotError> {
         let recipes = self.recipes()?;
         let bytes = self.chunks()?.bytes().map_err(failed)?;
