@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use store::StoreError;
+use ::store::StoreError;
 use vmm::checkpoint::BadImage;
 
 use super::layer::LayerError;

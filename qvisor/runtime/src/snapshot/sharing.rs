@@ -15,13 +15,13 @@ use rustix::fs::{self, Access, Advice, AtFlags, Mode, OFlags};
 use vmm::checkpoint::{self, PageSums};
 use vmm::directory::Directory;
 
+use super::error::{SnapshotError, Unfit};
 use super::hold;
 use super::layer::copy_data;
 use super::manifest::Manifest;
 use super::prefetch::WorkingSet;
 use super::store::{Opened, Store};
 use super::working_set::{self, PAGES_MAX};
-use super::{SnapshotError, Unfit};
 use crate::settings::Sharing;
 use crate::state::Id;
 

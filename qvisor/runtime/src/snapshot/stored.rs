@@ -6,11 +6,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::fs::fsync;
-use store::{
+use ::store::{
     Added, Chunking, Collected, Collector, Domain, Recipe, Region, Store as Chunks, StoreError, Verified,
     Writer, retrieve,
 };
+use rustix::fs::fsync;
 use vmm::checkpoint::Style;
 use vmm::directory::Directory;
 use vmm::sealed_file::UnsealedFile;
