@@ -17,7 +17,7 @@ from pathlib import Path
 from bases import hold, keepers, lose
 from forks import end, fork
 from lib.network import free_port
-from lib.outcome import check
+from lib.outcome import Skip, check
 from lib.tree import DORMOUSE
 from lib.waiting import comes, until
 from pods import annotated
@@ -511,6 +511,63 @@ def demoted(world):
     one.look()
 
 
+# Reads pages of a file that have no room together in its control group, so that it waits for memory most of the time.
+THRASH = """
+import mmap, os, random, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+pages = mmap.mmap(file, 0, prot=mmap.PROT_READ)
+pages.madvise(mmap.MADV_RANDOM)
+while True:
+    pages[random.randrange(len(pages))]
+"""
+MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+
+
+@contextmanager
+def short_of_memory(place):
+    """Tasks of the host wait for memory: four that have a group of 16 MiB to themselves, for as long as this lasts, and 30 s at most."""
+    group, big = MEMORY_GROUPS / f"dormouse-test-{os.getpid()}", place / "big"
+    group.mkdir()
+    tasks: list[subprocess.Popen[bytes]] = []
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(16 << 20))
+        with open(big, "wb") as file:
+            os.truncate(big, 0)
+            for _ in range(128):
+                file.write(os.urandom(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+            # What is in the page cache is charged to who wrote it.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        enter = 'echo $$ > "$1/cgroup.procs" && exec timeout 30 "$2" -c "$3" "$4"'
+        tasks = [subprocess.Popen(["/bin/sh", "-c", enter, "sh", group, PYTHON, THRASH, big]) for _ in range(4)]
+        yield
+    finally:
+        for task in tasks:
+            task.terminate()
+            task.wait()
+        until("an empty group", lambda: not (group / "cgroup.procs").read_text().strip(), PATIENCE)
+        group.rmdir()
+        big.unlink()
+
+
+def pressed(world):
+    """Where tasks of the host wait for memory, sleepers that look for that go to the disk, and no others."""
+    if not Path("/proc/pressure/memory").exists() or not (MEMORY_GROUPS / "memory.limit_in_bytes").exists():
+        raise Skip("this host has no /proc/pressure/memory, or no memory groups of version 1")
+    looks, other = (done(world, "--home", "memory", *more) for more in (("--memory-pressure", "3"), ()))
+    with events_of(looks) as events:
+        for one in (looks, other):
+            one.step().sleep_in_memory()
+        with short_of_memory(world.swap):
+            until("its move", lambda: to_disk(events), 30)
+        told = to_disk(events)[-1]
+        check(told["why"] == "pressure" and told["moved_pages"] > 0, f"it tells {told}")
+    check(other.home()["memory_pages"] > 0, f"one that does not look has {other.home()}")
+    for one in (looks, other):
+        one.step().look()
+
+
 def refused_in_words(world):
     """What cannot be is refused in words, and leaves nothing."""
     container, _ = contained(world)
@@ -793,6 +850,7 @@ CASES = [
     ("home-moves", moved_by_order, ()),
     ("home-orders", ordered_at_once, ()),
     ("home-demoted", demoted, ()),
+    ("home-pressed", pressed, ("timeout",)),
     ("home-refused", refused_in_words, ()),
     ("home-generations", generations_in_memory, ()),
     ("home-checkpoint", written_from_memory, ()),
