@@ -623,7 +623,8 @@ def generations_in_memory(world):
             turn += 1
             options = ("--share", "snapshot" if turn % 2 else "none", "--home", "memory", *(("--base", first) if turn % 3 == 2 else ()))
             one = of_snapshot(one, name, *options, container=container).look()
-            for _ in range(5):
+            # Changes to files of a sandbox of `do` are built on 32 snapshots at most.
+            for _ in range(max(5, world.cycles // 48)):
                 one.sleep_in_memory()
                 one.step()
                 sleeps += 1
