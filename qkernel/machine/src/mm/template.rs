@@ -57,7 +57,8 @@ pub(super) fn serves(vma: &Vma) -> bool {
     is_there() && !vma.is_shared() && !matches!(vma.object, Some(MemoryObject::Store(_))) && !vma.is_kernels()
 }
 
-/// Whether an entry goes on to show the template's page while the sandbox sleeps: it costs nothing, and nothing has to be done when it wakes.
+/// Whether an entry goes on to show the template's page while the sandbox sleeps: the page is no memory of the sandbox's, and nothing has to be
+/// done when it wakes. What the host keeps of the mapping is bounded by who keeps it (`AddressSpace::drop_mirror_but_template`).
 /// Of a frame whose content is in memory the host has to say first that the template has it.
 pub fn outlasts_sleep(entry: Entry) -> bool {
     entry.is_of_template() && entry.held().is_some_and(residency::is_shown)
