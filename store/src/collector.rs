@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::time::Duration;
 
-use crate::dblock::{Dblock, Filling, Footer, style_number};
+use crate::dblock::{Dblock, Filling, Footer, Record, style_number};
 use crate::directory::Store;
 use crate::error::StoreError;
 use crate::index::{ID_END, Place};
@@ -70,7 +70,7 @@ impl<'s> Collector<'s> {
 
     /// The chunks of a recipe are needed.
     pub fn mark(&mut self, recipe: &Recipe) {
-        for run in recipe.runs().iter().filter(|run| self.all.contains(&run.first.id)) {
+        for run in recipe.all_runs().filter(|run| self.all.contains(&run.first.id)) {
             let bits = self.live.entry(run.first.id).or_insert_with(|| vec![0; SLOTS / 64]);
             let first = usize::from(run.first.slot);
             for slot in (first..first + usize::from(run.count)).take_while(|slot| *slot < SLOTS) {
@@ -103,7 +103,7 @@ impl<'s> Collector<'s> {
                 break;
             }
             let Ok(dblock) = self.store.dblock(id) else { continue };
-            match self.leave(&dblock, &mut targets, made) {
+            match self.leave(&dblock, &moved, (&mut targets, made)) {
                 Ok((places, bytes)) => {
                     moved.0.insert(id, places);
                     self.left.insert(id);
@@ -132,21 +132,24 @@ impl<'s> Collector<'s> {
             let entries = slots(bits).filter_map(|slot| footer.entries.get(usize::from(slot)));
             let needed: u32 = entries.map(|entry| u32::from(entry.len)).sum();
             if needed < footer.data_len / 2 {
-                leave.push(*id);
+                leave.push((footer.region, *id));
             } else if footer.data_len < SMALL_BYTES {
                 small.entry(kind(&footer)).or_default().push(*id);
             }
         }
-        leave.extend(small.into_values().filter(|ids| ids.len() > 1).flatten());
-        leave
+        let several = small.into_iter().filter(|(_, ids)| ids.len() > 1);
+        leave.extend(several.flat_map(|(kind, ids)| ids.into_iter().map(move |id| (kind.0, id))));
+        // Differences last: they say where their bases are.
+        leave.sort_unstable();
+        leave.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Copies what is needed of a dblock. Result: where that lies then, and how many bytes it has there.
     fn leave(
         &mut self,
         dblock: &Dblock,
-        targets: &mut Targets,
-        made: &mut Vec<u32>,
+        moved: &Relocations,
+        (targets, made): (&mut Targets, &mut Vec<u32>),
     ) -> Result<(HashMap<u16, Place>, u64), StoreError> {
         let footer = &dblock.footer;
         let mut room = [0; CHUNK_MAX as usize];
@@ -169,8 +172,17 @@ impl<'s> Collector<'s> {
                 self.next += 1;
                 Filling::new(self.next - 1, footer.region, footer.domain, footer.style, footer.chunk_bytes)
             });
-            let chunk = dblock.chunk(slot, &mut room)?;
-            places.insert(slot, Place { id: target.id, slot: target.push(entry.print, chunk) });
+            let to = match footer.region {
+                Region::Difference => {
+                    let record = relocated(&dblock.record(slot)?, moved);
+                    target.push_packed(entry.print, crc32c::crc32c(&record), &record)
+                }
+                _ => target.push(entry.print, dblock.chunk(slot, &mut room)?),
+            };
+            if let Some(features) = footer.features.get(usize::from(slot)) {
+                target.push_features(*features);
+            }
+            places.insert(slot, Place { id: target.id, slot: to });
             bytes += u64::from(entry.len);
         }
         Ok((places, bytes))
@@ -227,9 +239,19 @@ impl<'s> Collector<'s> {
     }
 }
 
+/// A record, which says where its base lies by now, if that has moved before it.
+fn relocated(bytes: &[u8], moved: &Relocations) -> Vec<u8> {
+    let Some(record) = Record::read(bytes) else { return bytes.to_vec() };
+    let to = moved.0.get(&record.base.id).and_then(|slots| slots.get(&record.base.slot));
+    let mut out = Vec::with_capacity(bytes.len());
+    record.with_base(to.copied().unwrap_or(record.base)).put(&mut out);
+    out
+}
+
 /// Properties that dblocks have in common whose chunks may lie in one.
-type Kind = (Region, u32, u32, [u8; 2]);
+type Kind = (Region, u32, u32, [u8; 2], bool);
 
 fn kind(footer: &Footer) -> Kind {
-    (footer.region, footer.domain, footer.chunk_bytes, style_number(footer.style))
+    let has_features = !footer.features.is_empty();
+    (footer.region, footer.domain, footer.chunk_bytes, style_number(footer.style), has_features)
 }

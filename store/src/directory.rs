@@ -10,11 +10,12 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
 
 use crate::dblock::{CHUNKS_MAX, Dblock, Filling, Footer};
+use crate::difference::FEATURES;
 use crate::error::StoreError;
 use crate::fingerprint::Fingerprint;
 use crate::index::{ID_END, Index, Place};
 use crate::recipe::Recipe;
-use crate::region::CHUNK_MAX;
+use crate::region::{CHUNK_MAX, Region};
 
 const DBLOCKS: &str = "dblocks";
 const INDEX: &str = "index";
@@ -24,8 +25,8 @@ const DEAD: &str = ".dead";
 
 /// Most bytes of an index of so many dblocks.
 fn index_max(dblocks: u64) -> u64 {
-    // Before it is filled to four fifths it grows by a quarter.
-    let words = dblocks.saturating_mul(CHUNKS_MAX as u64).saturating_mul(2).max(1 << 11);
+    // Before it is filled to four fifths it grows by a quarter. A chunk has a fingerprint, and may have features.
+    let words = dblocks.saturating_mul((CHUNKS_MAX * (1 + FEATURES)) as u64).saturating_mul(2).max(1 << 11);
     words.saturating_mul(8)
 }
 
@@ -208,12 +209,14 @@ impl Store {
     fn index_anew(&self, of: &BTreeSet<u32>) -> Index {
         let mut index = Index::default();
         for dblock in of.iter().filter_map(|id| self.dblock(*id).ok()) {
-            let slots = 0..=u16::try_from(CHUNKS_MAX).unwrap_or(u16::MAX);
+            let places = (0..=u16::MAX).map(|slot| Place { id: dblock.id, slot });
             // Chunks that were not to be compared have none.
-            let known =
-                slots.zip(&dblock.footer.entries).filter(|(_, entry)| entry.print != Fingerprint::NONE);
-            for (slot, entry) in known {
-                index.insert(&entry.print, Place { id: dblock.id, slot });
+            let known = places.clone().zip(&dblock.footer.entries);
+            for (place, entry) in known.filter(|(_, entry)| entry.print != Fingerprint::NONE) {
+                index.insert(&entry.print, place);
+            }
+            for (place, features) in places.zip(&dblock.footer.features) {
+                index.insert_features(features, place);
             }
         }
         index
@@ -275,7 +278,10 @@ impl Store {
             let dblock = self.dblock(id)?;
             let mut room = [0; CHUNK_MAX as usize];
             for slot in (0..=u16::MAX).take(dblock.footer.entries.len()) {
-                dblock.chunk(slot, &mut room)?;
+                match dblock.footer.region {
+                    Region::Difference => drop(dblock.record(slot)?),
+                    _ => drop(dblock.chunk(slot, &mut room)?),
+                }
             }
             counts.insert(id, (dblock.footer.entries.len(), dblock.footer.region, dblock.footer.chunk_bytes));
             verified.dblocks += 1;
@@ -283,7 +289,7 @@ impl Store {
             verified.bytes += dblock.file.metadata().map_err(StoreError::io("read a dblock"))?.len();
         }
         for recipe in recipes {
-            for run in recipe.runs() {
+            for run in recipe.all_runs() {
                 let (count, region, bytes) =
                     counts.get(&run.first.id).ok_or(StoreError::Gone { id: run.first.id })?;
                 let end = usize::from(run.first.slot) + usize::from(run.count);

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::region::Region;
 
-/// Bytes of a fingerprint: of so many, two that are alike have to be made.
-pub const FINGERPRINT_BYTES: usize = 16;
+/// Bytes of a fingerprint: enough that hardly anything is compared in vain.
+pub const FINGERPRINT_BYTES: usize = 8;
 
 /// The first bytes of a keyed BLAKE3 of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,9 +21,14 @@ impl Fingerprint {
     /// That of a chunk which nobody looks for.
     pub const NONE: Self = Self([0; FINGERPRINT_BYTES]);
 
-    /// Its first 64 bits, as a number.
+    /// The one that stands for a feature in an index.
+    pub fn of_feature(feature: u32) -> Self {
+        Self((u64::from(feature) | 1 << 63).to_le_bytes())
+    }
+
+    /// Its bits, as a number.
     pub fn front(&self) -> u64 {
-        self.0.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        u64::from_le_bytes(self.0)
     }
 }
 
@@ -55,6 +60,12 @@ impl Domain {
         hash.as_bytes().first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
 
+    /// The key of features.
+    pub fn feature_key(&self) -> u64 {
+        let hash = blake3::keyed_hash(&self.keys[0], b"features");
+        hash.as_bytes().first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
     /// The domain, with fingerprints that are alike for many chunks.
     #[cfg(test)]
     pub fn with_bits(self, bits: u32) -> Self {
@@ -67,9 +78,7 @@ impl Domain {
         let mut print = Fingerprint([0; FINGERPRINT_BYTES]);
         print.0.copy_from_slice(&hash.as_bytes()[..FINGERPRINT_BYTES]);
         if self.bits < 64 {
-            let front = print.front() & ((1 << self.bits) - 1);
-            print.0 = [0; FINGERPRINT_BYTES];
-            print.0[..8].copy_from_slice(&front.to_le_bytes());
+            print.0 = (print.front() & ((1 << self.bits) - 1)).to_le_bytes();
         }
         print
     }

@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 
 use crate::bytes::{begin, open, seal};
+use crate::difference::Features;
 use crate::fingerprint::Fingerprint;
 
 const KIND: &[u8; 8] = b"DORMINDX";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const SLOT_BITS: u32 = 16;
 const ID_BITS: u32 = 22;
 const TAG_BITS: u32 = 64 - SLOT_BITS - ID_BITS;
@@ -17,6 +18,8 @@ const TAG_BITS: u32 = 64 - SLOT_BITS - ID_BITS;
 pub const ID_END: u32 = 1 << ID_BITS;
 /// How far is looked: where so many are next to each other, somebody has made them so.
 const STEPS_MAX: usize = 1 << 16;
+/// Places of a feature.
+const LIKE_MAX: usize = 2;
 /// Fewest words.
 const WORDS_MIN: usize = 1 << 10;
 
@@ -73,6 +76,30 @@ impl Index {
         }
         self.put(word(tag(print), place));
         self.len += 1;
+    }
+
+    /// Adds a place by features, of each of which a few places are known: more would be as good.
+    pub fn insert_features(&mut self, features: &Features, place: Place) {
+        for feature in features.iter().filter(|feature| **feature != 0) {
+            let print = Fingerprint::of_feature(*feature);
+            if self.find(&print).nth(LIKE_MAX - 1).is_none() {
+                self.insert(&print, place);
+            }
+        }
+    }
+
+    /// Places of chunks that may be like one with these features.
+    pub fn like(&self, features: &Features) -> Vec<Place> {
+        let mut places = Vec::new();
+        for feature in features.iter().filter(|feature| **feature != 0) {
+            let print = Fingerprint::of_feature(*feature);
+            for place in self.find(&print).take(LIKE_MAX) {
+                if !places.contains(&place) {
+                    places.push(place);
+                }
+            }
+        }
+        places
     }
 
     fn put(&mut self, word: u64) {

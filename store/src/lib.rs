@@ -17,6 +17,7 @@
 mod bytes;
 mod collector;
 mod dblock;
+mod difference;
 mod directory;
 mod error;
 mod fingerprint;

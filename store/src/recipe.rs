@@ -11,7 +11,7 @@ use crate::index::{ID_END, Place};
 use crate::region::{CHUNK_MAX, CHUNK_MIN, Region};
 
 const KIND: &[u8; 8] = b"DORMRCPE";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Most files of a snapshot, and most bytes of one.
 const FILES_MAX: u8 = 16;
 const FILE_MAX: u64 = 1 << 44;
@@ -38,6 +38,8 @@ pub struct Recipe {
     chunk_bytes: [u32; Region::ALL.len()],
     /// By file and place in it.
     runs: Vec<Run>,
+    /// Differences, which make what the runs have at their places what the file has.
+    patches: Vec<Run>,
 }
 
 /// Chunks that lie elsewhere by now.
@@ -54,7 +56,7 @@ impl Relocations {
 
 impl Recipe {
     pub(crate) fn new(chunk_bytes: [u32; Region::ALL.len()]) -> Self {
-        Self { lengths: BTreeMap::new(), chunk_bytes, runs: Vec::new() }
+        Self { lengths: BTreeMap::new(), chunk_bytes, runs: Vec::new(), patches: Vec::new() }
     }
 
     /// Bytes of a file. `None`: the snapshot has none of this number.
@@ -71,7 +73,7 @@ impl Recipe {
     /// The numbers of the dblocks that it needs.
     #[cfg(test)]
     pub(crate) fn dblocks(&self) -> BTreeSet<u32> {
-        self.runs.iter().map(|run| run.first.id).collect()
+        self.all_runs().map(|run| run.first.id).collect()
     }
 
     /// Bytes of all its chunks.
@@ -82,6 +84,14 @@ impl Recipe {
 
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs
+    }
+
+    pub(crate) fn patches(&self) -> &[Run] {
+        &self.patches
+    }
+
+    pub(crate) fn all_runs(&self) -> impl Iterator<Item = &Run> {
+        self.runs.iter().chain(&self.patches)
     }
 
     /// Bytes of a chunk of a region.
@@ -96,7 +106,8 @@ impl Recipe {
 
     fn push_run(&mut self, run: Run) {
         let bytes = u64::from(self.chunk_bytes(run.region));
-        if let Some(last) = self.runs.last_mut()
+        let runs = if run.region == Region::Difference { &mut self.patches } else { &mut self.runs };
+        if let Some(last) = runs.last_mut()
             && (last.file, last.region, last.first.id) == (run.file, run.region, run.first.id)
             && last.at + bytes * u64::from(last.count) == run.at
             && u32::from(last.first.slot) + u32::from(last.count) == u32::from(run.first.slot)
@@ -105,12 +116,12 @@ impl Recipe {
             last.count = count;
             return;
         }
-        self.runs.push(run);
+        runs.push(run);
     }
 
     /// Whether it can be read once it was written.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        let is_possible = self.runs.len() <= RUNS_MAX
+        let is_possible = self.runs.len() + self.patches.len() <= RUNS_MAX
             && self.lengths.iter().all(|(file, bytes)| *file < FILES_MAX && *bytes <= FILE_MAX);
         if is_possible {
             Ok(())
@@ -126,7 +137,9 @@ impl Recipe {
 
     /// Puts the runs in order: they may have been added file by file and region by region.
     pub(crate) fn sort(&mut self) {
-        self.runs.sort_by_key(|run| (run.file, run.at));
+        [&mut self.runs, &mut self.patches]
+            .into_iter()
+            .for_each(|runs| runs.sort_by_key(|run| (run.file, run.at)));
     }
 
     /// The recipe of the same files, whose chunks lie elsewhere. `None`: it has none of those.
@@ -134,12 +147,12 @@ impl Recipe {
     /// # Errors
     /// It would have more pieces than a recipe may have.
     pub fn relocated(&self, moved: &Relocations) -> Result<Option<Self>, StoreError> {
-        if !self.runs.iter().any(|run| moved.0.contains_key(&run.first.id)) {
+        if !self.all_runs().any(|run| moved.0.contains_key(&run.first.id)) {
             return Ok(None);
         }
         let (lengths, chunk_bytes) = (self.lengths.clone(), self.chunk_bytes);
-        let mut recipe = Self { lengths, chunk_bytes, runs: Vec::new() };
-        for run in &self.runs {
+        let mut recipe = Self { lengths, chunk_bytes, runs: Vec::new(), patches: Vec::new() };
+        for run in self.all_runs() {
             let Some(moved) = moved.0.get(&run.first.id) else {
                 recipe.push_run(*run);
                 continue;
@@ -165,7 +178,7 @@ impl Recipe {
             out.push(*file);
             out.extend_from_slice(&bytes.to_le_bytes());
         }
-        for run in &self.runs {
+        for run in self.all_runs() {
             out.extend_from_slice(&[run.file, run.region.number()]);
             out.extend_from_slice(&run.at.to_le_bytes());
             out.extend_from_slice(&run.first.id.to_le_bytes());
@@ -203,7 +216,6 @@ impl Recipe {
         if !from.len().is_multiple_of(RUN_BYTES) || from.len() / RUN_BYTES > RUNS_MAX {
             return Err(bad("it has another length than it says"));
         }
-        recipe.runs.reserve_exact(from.len() / RUN_BYTES);
         while from.len() > 0 {
             let mut run = || {
                 let (file, region) = (from.u8()?, Region::from_number(from.u8()?)?);
@@ -212,7 +224,8 @@ impl Recipe {
                 Some(Run { file, region, at, first, count: from.u16()? })
             };
             let run = run().filter(|run| recipe.can_follow(run)).ok_or(bad("its chunks cannot be"))?;
-            recipe.runs.push(run);
+            let runs = if run.region == Region::Difference { &mut recipe.patches } else { &mut recipe.runs };
+            runs.push(run);
         }
         Ok(recipe)
     }
@@ -221,9 +234,14 @@ impl Recipe {
     fn can_follow(&self, run: &Run) -> bool {
         let Some(length) = self.length(run.file) else { return false };
         let bytes = |run: &Run| u64::from(self.chunk_bytes(run.region)) * u64::from(run.count);
-        let is_behind = self.runs.last().is_none_or(|last| {
-            (last.file, last.at + bytes(last)) <= (run.file, run.at) || last.file < run.file
-        });
+        let (runs, others) = match run.region {
+            Region::Difference => (&self.patches, &[][..]),
+            _ => (&self.runs, &self.patches[..]),
+        };
+        let is_behind = others.is_empty()
+            && runs.last().is_none_or(|last| {
+                (last.file, last.at + bytes(last)) <= (run.file, run.at) || last.file < run.file
+            });
         // The last chunk of a file may end behind it.
         let room = length.next_multiple_of(CHUNK_MAX.into());
         is_behind
@@ -246,7 +264,7 @@ mod tests {
     }
 
     fn recipe() -> Recipe {
-        let mut recipe = Recipe::new([4096, 4096, 4096, 4096, 512]);
+        let mut recipe = Recipe::new([4096, 4096, 4096, 4096, 512, 4096]);
         (0..10).for_each(|number| recipe.push(0, Region::File, u64::from(number) * 4096, place(7, number)));
         recipe.push(0, Region::File, 81_920, place(7, 10));
         recipe.push(0, Region::File, 86_016, place(7, 2));

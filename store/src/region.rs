@@ -18,11 +18,14 @@ pub enum Region {
     Memory,
     /// The kernel's
     Kernel,
+    /// Differences of chunks from others, which memory is never of
+    Difference,
 }
 
 impl Region {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Executable, Self::File, Self::Anonymous, Self::Memory, Self::Kernel];
+    pub const ALL: [Self; 6] =
+        [Self::Executable, Self::File, Self::Anonymous, Self::Memory, Self::Kernel, Self::Difference];
 
     /// Its number, from 0.
     #[must_use]
@@ -45,20 +48,24 @@ impl Region {
             Self::Anonymous => "anonymous",
             Self::Memory => "memory file",
             Self::Kernel => "kernel",
+            Self::Difference => "difference",
         }
     }
 }
 
-/// How regions are cut, and whether their chunks are compared with those that are there.
+/// How regions are cut, and with what their chunks are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunking {
     chunk_bytes: [u32; Region::ALL.len()],
     compares: [bool; Region::ALL.len()],
+    nears: [bool; Region::ALL.len()],
 }
 
 impl Default for Chunking {
     fn default() -> Self {
-        Self { chunk_bytes: [4096, 4096, 4096, 4096, 512], compares: [true; 5] }
+        // What files have is equal, or another file's.
+        let nears = Region::ALL.map(|region| !matches!(region, Region::Executable | Region::File));
+        Self { chunk_bytes: [CHUNK_MAX; Region::ALL.len()], compares: [true; Region::ALL.len()], nears }
     }
 }
 
@@ -66,7 +73,8 @@ impl Chunking {
     /// All regions in chunks of so many bytes, a power of two from 64 to 4096.
     #[must_use]
     pub fn uniform(bytes: u32) -> Option<Self> {
-        Region::ALL.iter().try_fold(Self::default(), |chunking, region| chunking.with(*region, bytes))
+        let of_memory = Region::ALL.iter().filter(|region| **region != Region::Difference);
+        of_memory.copied().try_fold(Self::default(), |chunking, region| chunking.with(region, bytes))
     }
 
     /// With chunks of so many bytes, a power of two from 64 to 4096, in a region.
@@ -82,6 +90,18 @@ impl Chunking {
     pub fn without(mut self, region: Region) -> Self {
         self.compares[usize::from(region.number())] = false;
         self
+    }
+
+    /// With regions whose chunks are kept whole, if they are not equal to others.
+    #[must_use]
+    pub fn without_differences(self) -> Self {
+        Self { nears: [false; Region::ALL.len()], ..self }
+    }
+
+    /// Whether a region's chunks are compared with those that are like them.
+    #[must_use]
+    pub fn nears(&self, region: Region) -> bool {
+        self.compares(region) && self.nears[region as usize] && self.chunk_bytes(region) == CHUNK_MAX
     }
 
     /// Bytes of a chunk of a region.
@@ -106,10 +126,14 @@ mod tests {
         for region in Region::ALL {
             assert_eq!(Region::from_number(region.number()), Some(region));
         }
-        assert_eq!(Region::from_number(5), None);
+        assert_eq!(Region::from_number(6), None);
         let chunking = Chunking::uniform(64).unwrap().with(Region::Kernel, 1024).unwrap();
         assert_eq!((chunking.chunk_bytes(Region::File), chunking.chunk_bytes(Region::Kernel)), (64, 1024));
         assert!(chunking.compares(Region::File) && !chunking.without(Region::File).compares(Region::File));
+        let nears = |chunking: Chunking, region| chunking.nears(region);
+        assert!(nears(Chunking::default(), Region::Memory) && !nears(Chunking::default(), Region::File));
+        assert!(!nears(chunking, Region::Memory), "they are pages");
+        assert!(!nears(Chunking::default().without_differences(), Region::Memory));
         for bytes in [0, 32, 96, 8192] {
             assert!(Chunking::uniform(bytes).is_none(), "{bytes}");
         }

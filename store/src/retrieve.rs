@@ -50,10 +50,27 @@ pub fn retrieve(
     to: &[(u8, &File)],
     threads: usize,
 ) -> Result<Retrieved, StoreError> {
-    let parts = parts(recipe);
+    let bytes = work(store, &parts(recipe, recipe.runs()), to, threads)?;
+    // What the differences are from is there now.
+    let patches = work(store, &parts(recipe, recipe.patches()), to, threads)?;
+    Ok(Retrieved {
+        bytes: bytes.bytes,
+        read_bytes: bytes.read_bytes + patches.read_bytes,
+        reads: bytes.reads + patches.reads,
+        dblocks: bytes.dblocks + patches.dblocks,
+    })
+}
+
+/// Brings all parts, by `threads`.
+fn work(
+    store: &Store,
+    parts: &[Part<'_>],
+    to: &[(u8, &File)],
+    threads: usize,
+) -> Result<Retrieved, StoreError> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (error, read) = (Mutex::new(None), [const { AtomicU64::new(0) }; 4]);
-    let work = || {
+    let bring_parts = || {
         let mut room = Room::default();
         while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
             if failed.load(Ordering::Relaxed) {
@@ -76,9 +93,9 @@ pub fn retrieve(
     thread::scope(|scope| {
         for _ in 1..threads.min(parts.len()) {
             // Without a thread the others do its work.
-            let _ = thread::Builder::new().name("dormouse-store".into()).spawn_scoped(scope, work);
+            let _ = thread::Builder::new().name("dormouse-store".into()).spawn_scoped(scope, bring_parts);
         }
-        work();
+        bring_parts();
     });
     if let Some(why) = error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         return Err(why);
@@ -87,10 +104,10 @@ pub fn retrieve(
     Ok(Retrieved { bytes, read_bytes, reads, dblocks })
 }
 
-/// The parts of a recipe, by region and dblock.
-fn parts(recipe: &Recipe) -> Vec<Part<'_>> {
+/// The parts of these runs of a recipe, by region and dblock.
+fn parts<'r>(recipe: &Recipe, runs: &'r [Run]) -> Vec<Part<'r>> {
     let mut by_dblock: BTreeMap<(Region, u32), Vec<&Run>> = BTreeMap::new();
-    for run in recipe.runs() {
+    for run in runs {
         by_dblock.entry((run.region, run.first.id)).or_default().push(run);
     }
     let mut parts = Vec::with_capacity(by_dblock.len());
@@ -162,7 +179,7 @@ fn extent(dblock: &Dblock, runs: &[&Run]) -> Result<(u32, u32, usize), StoreErro
     Ok((start, end, count))
 }
 
-/// Unpacks a run's chunks and writes them.
+/// Unpacks a run's chunks and writes them; differences are applied to what is there.
 fn write(
     dblock: &Dblock,
     run: &Run,
@@ -175,13 +192,20 @@ fn write(
     let mut at = run.at;
     for slots in slots.chunks((WRITTEN_BYTES / size).max(1)) {
         content.resize(slots.len() * size, 0);
+        if run.region == Region::Difference {
+            to.read_exact_at(content, at).map_err(StoreError::io("read chunks"))?;
+        }
         for (slot, to) in slots.iter().zip(content.chunks_exact_mut(size)) {
             let damaged = StoreError::Chunk { id: dblock.id, slot: *slot };
             let Some(entry) = dblock.footer.entries.get(usize::from(*slot)) else { return Err(damaged) };
             let from = entry.at.checked_sub(start).map(|from| from as usize);
             let bytes = from.and_then(|from| packed.get(from..from + usize::from(entry.len)));
             let Some(bytes) = bytes else { return Err(damaged) };
-            dblock.footer.unpack(dblock.id, *slot, bytes, to)?;
+            match run.region {
+                Region::Difference if dblock.footer.record(dblock.id, *slot, bytes)?.apply(to) => {}
+                Region::Difference => return Err(damaged),
+                _ => dblock.footer.unpack(dblock.id, *slot, bytes, to)?,
+            }
         }
         to.write_all_at(content, at).map_err(StoreError::io("write chunks"))?;
         at += content.len() as u64;

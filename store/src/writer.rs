@@ -5,7 +5,8 @@ use std::fs::File;
 
 use codec::Style;
 
-use crate::dblock::Filling;
+use crate::dblock::{Filling, Footer, Record};
+use crate::difference::{self, DIFFERENCE_MAX, Features};
 use crate::directory::Store;
 use crate::error::StoreError;
 use crate::fingerprint::{Domain, Fingerprint};
@@ -26,7 +27,9 @@ pub struct Added {
     pub zero_bytes: u64,
     /// Of them in chunks that the store had.
     pub shared_bytes: u64,
-    /// Bytes that the other chunks take in dblocks, without their entries.
+    /// Of them in chunks that are kept as differences from others.
+    pub near_bytes: u64,
+    /// Bytes that these and the other chunks take in dblocks, without their entries.
     pub stored_bytes: u64,
 }
 
@@ -47,10 +50,19 @@ impl Drop for Writer<'_> {
     }
 }
 
+/// Where a chunk is: in a place, or what is there with a difference.
+#[derive(Clone, Copy)]
+struct Kept {
+    place: Place,
+    difference: Option<Place>,
+}
+
 /// Stores the files of one snapshot. There is one at a time; what it wrote before it was dropped without an end goes.
 pub struct Writer<'s> {
     store: &'s Store,
     domain: Domain,
+    domain_tag: u32,
+    feature_key: u64,
     chunking: Chunking,
     style: Style,
     lock: Option<File>,
@@ -64,6 +76,10 @@ pub struct Writer<'s> {
     footers: Footers,
     recipe: Recipe,
     added: [Added; Region::ALL.len()],
+    /// A chunk that was read, the record that is to be written, and one that may be.
+    room: Vec<u8>,
+    record: Vec<u8>,
+    record_room: Vec<u8>,
 }
 
 impl<'s> Writer<'s> {
@@ -86,6 +102,8 @@ impl<'s> Writer<'s> {
         Ok(Self {
             store,
             domain: domain.clone(),
+            domain_tag: domain.tag(),
+            feature_key: domain.feature_key(),
             chunking,
             style,
             lock: Some(lock),
@@ -97,6 +115,9 @@ impl<'s> Writer<'s> {
             footers: Footers::default(),
             recipe: Recipe::new(Region::ALL.map(|region| chunking.chunk_bytes(region))),
             added: Default::default(),
+            room: Vec::new(),
+            record: Vec::new(),
+            record_room: Vec::new(),
         })
     }
 
@@ -121,8 +142,11 @@ impl<'s> Writer<'s> {
                     room[..chunk.len()].copy_from_slice(chunk);
                     &room[..size]
                 };
-                let place = self.place(region, whole)?;
+                let Kept { place, difference } = self.place(region, whole)?;
                 self.recipe.push(file, region, at, place);
+                if let Some(place) = difference {
+                    self.recipe.push(file, Region::Difference, at, place);
+                }
             }
             at += size as u64;
         }
@@ -130,14 +154,38 @@ impl<'s> Writer<'s> {
     }
 
     /// Where a chunk is from now on.
-    fn place(&mut self, region: Region, chunk: &[u8]) -> Result<Place, StoreError> {
+    fn place(&mut self, region: Region, chunk: &[u8]) -> Result<Kept, StoreError> {
         let compares = self.chunking.compares(region);
         let print = if compares { self.domain.fingerprint(region, chunk) } else { Fingerprint::NONE };
-        if compares && let Some(place) = self.find(region, &print, chunk) {
+        if compares && let Some(kept) = self.find(region, &print, chunk) {
             self.added[usize::from(region.number())].shared_bytes += chunk.len() as u64;
-            return Ok(place);
+            return Ok(kept);
         }
-        let number = usize::from(region.number());
+        let nears = self.chunking.nears(region);
+        let features = nears.then(|| difference::features(self.feature_key, chunk)).flatten();
+        let base = features.and_then(|features| self.nearest(region, &features, chunk));
+        if let Some(base) = base {
+            let record = std::mem::take(&mut self.record);
+            let difference = self.push(region, print, &record, None);
+            self.record = record;
+            self.added[usize::from(region.number())].near_bytes += chunk.len() as u64;
+            return Ok(Kept { place: base, difference: Some(difference?) });
+        }
+        let features = nears.then(|| features.unwrap_or_default());
+        Ok(Kept { place: self.push(region, print, chunk, features)?, difference: None })
+    }
+
+    /// Puts a chunk of a region into a dblock, or, without features where it has some, a record of one.
+    fn push(
+        &mut self,
+        region: Region,
+        print: Fingerprint,
+        bytes: &[u8],
+        features: Option<Features>,
+    ) -> Result<Place, StoreError> {
+        let is_record = self.chunking.nears(region) && features.is_none();
+        let of = if is_record { Region::Difference } else { region };
+        let number = usize::from(of.number());
         if self.filling[number].as_ref().is_some_and(|filling| !filling.has_room()) {
             self.seal(number)?;
         }
@@ -145,43 +193,105 @@ impl<'s> Writer<'s> {
             if self.next >= ID_END {
                 return Err(StoreError::Full);
             }
-            let size = self.chunking.chunk_bytes(region);
-            self.filling[number] = Some(Filling::new(self.next, region, self.domain.tag(), self.style, size));
+            let size = self.chunking.chunk_bytes(of);
+            self.filling[number] = Some(Filling::new(self.next, of, self.domain.tag(), self.style, size));
             self.next += 1;
         }
         let Some(filling) = &mut self.filling[number] else { return Err(StoreError::Full) };
         let before = filling.footer().data_len;
-        let place = Place { id: filling.id, slot: filling.push(print, chunk) };
-        self.added[number].stored_bytes += u64::from(filling.footer().data_len - before);
-        if compares {
+        let slot = match of {
+            Region::Difference => filling.push_packed(print, crc32c::crc32c(bytes), bytes),
+            _ => filling.push(print, bytes),
+        };
+        let place = Place { id: filling.id, slot };
+        self.added[usize::from(region.number())].stored_bytes +=
+            u64::from(filling.footer().data_len - before);
+        if let Some(features) = features {
+            filling.push_features(features);
+            self.index.insert_features(&features, place);
+        }
+        if print != Fingerprint::NONE {
             self.index.insert(&print, place);
         }
         Ok(place)
     }
 
     /// A chunk that the store has, and that is this one.
-    fn find(&mut self, region: Region, print: &Fingerprint, chunk: &[u8]) -> Option<Place> {
-        let mut room = [0; CHUNK_MAX as usize];
+    fn find(&mut self, region: Region, print: &Fingerprint, chunk: &[u8]) -> Option<Kept> {
         // Not finding one costs no more than its room.
-        for place in self.index.find(print).take(CANDIDATES_MAX) {
-            let open = self.filling.iter().flatten().find(|filling| filling.id == place.id);
-            let is_same = match open {
-                Some(filling) => filling.footer().region == region && filling.is(place.slot, *print, chunk),
-                None => {
-                    // One that is damaged, or gone, is none.
-                    let Ok(dblock) = self.footers.get(self.store, place.id) else { continue };
-                    let entry = dblock.footer.entries.get(usize::from(place.slot));
-                    dblock.footer.region == region
-                        && dblock.footer.chunk_bytes as usize == chunk.len()
-                        && entry.is_some_and(|entry| entry.print == *print)
-                        && dblock.chunk(place.slot, &mut room).is_ok_and(|content| content == chunk)
-                }
+        let places: Vec<Place> = self.index.find(print).take(CANDIDATES_MAX).collect();
+        places.into_iter().find_map(|place| {
+            let (of, record) = self.content(place, |footer, slot| {
+                let entry = footer.entries.get(usize::from(slot));
+                let may_be = footer.region == region && footer.chunk_bytes as usize == chunk.len()
+                    || footer.region == Region::Difference;
+                may_be && entry.is_some_and(|entry| entry.print == *print)
+            })?;
+            if of == region {
+                return (self.room == *chunk).then_some(Kept { place, difference: None });
+            }
+            let record = Record::read(&record)?;
+            let (base, domain) = (record.base, self.domain_tag);
+            let is_base = |footer: &Footer, _| footer.region == region && footer.domain == domain;
+            let (of, _) = self.content(base, is_base)?;
+            let is_same = of == region && record.apply(&mut self.room) && self.room == *chunk;
+            is_same.then_some(Kept { place: base, difference: Some(place) })
+        })
+    }
+
+    /// The chunk that this one is most like. Its difference from it is in `record` then.
+    fn nearest(&mut self, region: Region, features: &Features, chunk: &[u8]) -> Option<Place> {
+        let mut best = None;
+        self.record.clear();
+        let domain = self.domain_tag;
+        for place in self.index.like(features) {
+            let is_base = |footer: &Footer, _| {
+                footer.region == region
+                    && footer.domain == domain
+                    && footer.chunk_bytes as usize == chunk.len()
             };
-            if is_same {
-                return Some(place);
+            if self.content(place, is_base).is_none() {
+                continue;
+            }
+            let most = if best.is_some() { self.record.len() } else { DIFFERENCE_MAX };
+            if Record::make(place, &self.room, chunk, most, &mut self.record_room) {
+                std::mem::swap(&mut self.record, &mut self.record_room);
+                best = Some(place);
             }
         }
-        None
+        best
+    }
+
+    /// Reads the chunk in a place, if it is one that `is_wanted`: into `room`; or the record there. `None`: it is none, or damaged, or gone.
+    fn content(
+        &mut self,
+        place: Place,
+        is_wanted: impl Fn(&Footer, u16) -> bool,
+    ) -> Option<(Region, Vec<u8>)> {
+        let open = self.filling.iter().flatten().find(|filling| filling.id == place.id);
+        let mut read = [0; CHUNK_MAX as usize];
+        let dblock;
+        let (footer, bytes): (&Footer, &[u8]) = match open {
+            Some(filling) if is_wanted(filling.footer(), place.slot) => {
+                (filling.footer(), filling.bytes(place.slot)?)
+            }
+            // What is about to be collected is no base.
+            None if self.ids.contains(&place.id) => {
+                dblock = self.footers.get(self.store, place.id).ok()?;
+                if !is_wanted(&dblock.footer, place.slot) {
+                    return None;
+                }
+                (&dblock.footer, dblock.bytes(place.slot, &mut read).ok()?)
+            }
+            _ => return None,
+        };
+        if footer.region == Region::Difference {
+            footer.record(place.id, place.slot, bytes).ok()?;
+            return Some((footer.region, bytes.to_vec()));
+        }
+        self.room.resize(footer.chunk_bytes as usize, 0);
+        footer.unpack(place.id, place.slot, bytes, &mut self.room).ok()?;
+        Some((footer.region, Vec::new()))
     }
 
     fn seal(&mut self, number: usize) -> Result<(), StoreError> {
