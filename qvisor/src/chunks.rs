@@ -1,15 +1,83 @@
 //! `dormouse snapshot store` and `dormouse store`: snapshots whose content lies in the store of chunks.
 
-use std::fmt::Write;
 use std::path::Path;
 
 use runtime::settings::NodeConfig;
-use runtime::snapshot::{self, PutAway, Store, StoreFigures};
-use serde_json::json;
+use runtime::snapshot::{self, Added, PutAway, Region, Store, StoreFigures};
+use serde_json::{Map, Value, json};
 use vmm::checkpoint::Style;
+use vmm::process;
 
 use crate::failure::{Failure, say};
 use crate::snapshot_args::StoreCommand;
+
+/// Whether chunks can be packed by a codec.
+pub fn check(name: &str, codec: Style) -> Result<(), Failure> {
+    match codec {
+        Style::None | Style::Lz4 | Style::Zstd(_) => Ok(()),
+        _ => Err(format!("cannot store {name}: chunks are packed by none, lz4 or zstd, not {codec}").into()),
+    }
+}
+
+/// Puts a snapshot into the store of chunks, in idle time.
+pub fn put(store: &Store, name: &str, codec: Style, domain: Option<&str>) -> Result<PutAway, Failure> {
+    check(name, codec)?;
+    process::be_idle();
+    process::leave_disk_to_others();
+    Ok(store.put_away(&snapshot::name(name)?, domain, codec)?)
+}
+
+/// Bytes of a snapshot that was stored.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    bytes: u64,
+    zero: u64,
+    shared: u64,
+    near: u64,
+    stored: u64,
+}
+
+fn sums(put: &PutAway) -> Sums {
+    put.added.iter().fold(Sums::default(), |sums, added| Sums {
+        bytes: sums.bytes + added.bytes,
+        zero: sums.zero + added.zero_bytes,
+        shared: sums.shared + added.shared_bytes,
+        near: sums.near + added.near_bytes,
+        stored: sums.stored + added.stored_bytes,
+    })
+}
+
+/// The figures of a snapshot that was stored, for programs.
+pub fn figures(name: &str, put: &PutAway) -> Value {
+    let Sums { bytes, zero, shared, near, stored } = sums(put);
+    let regions: Map<String, Value> = Region::ALL
+        .iter()
+        .zip(&put.added)
+        .filter(|(_, added)| added.bytes > 0)
+        .map(|(region, added)| {
+            let Added { bytes, zero_bytes, shared_bytes, near_bytes, stored_bytes } = *added;
+            let object = json!({
+                "bytes": bytes, "zero_bytes": zero_bytes, "shared_bytes": shared_bytes, "near_bytes": near_bytes,
+                "stored_bytes": stored_bytes,
+            });
+            (region.name().to_owned(), object)
+        })
+        .collect();
+    json!({
+        "snapshot": name, "was_there": put.was_there, "bytes": bytes, "zero_bytes": zero, "shared_bytes": shared,
+        "near_bytes": near, "stored_bytes": stored, "recipe_bytes": put.recipe_bytes, "regions": regions,
+    })
+}
+
+/// For people.
+pub fn words(put: &PutAway) -> String {
+    let Sums { zero, shared, near, stored, .. } = sums(put);
+    format!(
+        "stored   {stored} bytes, and {} of its recipe\nshared   {shared} bytes that the store had, {zero} of zeros; {near} are like \
+         what it has\n",
+        put.recipe_bytes
+    )
+}
 
 /// `snapshot store`.
 pub fn store(
@@ -19,33 +87,14 @@ pub fn store(
     domain: Option<&str>,
     as_json: bool,
 ) -> Result<u8, Failure> {
-    if !matches!(codec, Style::None | Style::Lz4 | Style::Zstd(_)) {
-        return Err(
-            format!("cannot store {name}: chunks are packed by none, lz4 or zstd, not {codec}").into()
-        );
-    }
-    let PutAway { added, recipe_bytes, was_there } = store.put_away(&snapshot::name(name)?, domain, codec)?;
-    let sum = |of: &dyn Fn(&snapshot::Added) -> u64| added.iter().map(of).sum::<u64>();
-    let [bytes, zero, shared, stored] = [
-        sum(&|added| added.bytes),
-        sum(&|added| added.zero_bytes),
-        sum(&|added| added.shared_bytes),
-        sum(&|added| added.stored_bytes),
-    ];
+    let done = put(store, name, codec, domain)?;
     if as_json {
-        let object = json!({
-            "snapshot": name, "was_there": was_there, "bytes": bytes, "zero_bytes": zero, "shared_bytes": shared,
-            "stored_bytes": stored, "recipe_bytes": recipe_bytes,
-        });
-        return say(&(serde_json::to_string_pretty(&object)? + "\n"));
+        return say(&(serde_json::to_string_pretty(&figures(name, &done))? + "\n"));
     }
-    if was_there {
+    if done.was_there {
         return say(&format!("{name} is in the store already\n"));
     }
-    let mut text = format!("{name}: stored {bytes} bytes\n");
-    writeln!(text, "new      {stored} bytes, and {recipe_bytes} of its recipe")?;
-    writeln!(text, "shared   {shared} bytes that the store had, {zero} of zeros")?;
-    say(&text)
+    say(&format!("{name}: {} bytes\n{}", sums(&done).bytes, words(&done)))
 }
 
 /// `store`.

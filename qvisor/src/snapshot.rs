@@ -13,7 +13,7 @@ use runtime::settings::NodeConfig;
 use runtime::snapshot::{self, Manifest, SnapshotError, Store, Unfit};
 use runtime::state::{Id, Root};
 use serde_json::json;
-use vmm::checkpoint::ImageTerms;
+use vmm::checkpoint::{ImageTerms, Style};
 use vmm::hibernate::{Wishes, micros};
 
 use crate::args::DoArgs;
@@ -37,6 +37,10 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
     let store = Store::of_user(&NodeConfig::load(config)?)?;
     let place = place(args.image_path, args.name.as_deref().unwrap_or(id.as_str()))?;
     let shown = place.to_string();
+    let name = args.name.clone().unwrap_or_else(|| args.id.clone());
+    if args.store {
+        chunks::check(&name, args.codec)?;
+    }
     let options = CheckpointOptions {
         store: &store,
         place,
@@ -46,16 +50,20 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
             ..ImageTerms::default()
         },
         parent: args.parent.as_deref().map(named_place).transpose()?,
-        codec: args.codec,
+        codec: if args.store { Style::None } else { args.codec },
         key_file: args.key_file,
         in_memory: false,
         progress: std::io::stderr().is_terminal().then_some(&show_progress),
     };
     let Taken { manifest, image, layer_us, packed_us } = container::checkpoint(root, &id, &options)?;
     let total_us = micros(since.elapsed());
+    let put = || chunks::put(&store, &name, args.codec, args.share_domain.as_deref());
+    let stored = args.store.then(put).transpose();
+    let stored = stored.map_err(|why| format!("{shown} is made, and is not in the store: {why}"))?;
     if args.json {
         let object = json!({
             "snapshot": shown, "total_us": total_us, "layer_us": layer_us, "packed_us": packed_us, "image": image, "manifest": manifest,
+            "stored": stored.as_ref().map(|stored| chunks::figures(&name, stored)),
         });
         return say(&(serde_json::to_string_pretty(&object)? + "\n"));
     }
@@ -78,7 +86,7 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
         let copied = millis(layer_us);
         writeln!(text, "files    {} changed, {} bytes, copied in {copied} ms", layer.files, layer.bytes)?;
     }
-    say(&text)
+    say(&(text + &stored.map_or_else(String::new, |stored| chunks::words(&stored))))
 }
 
 /// Shows on the terminal how far it is; at its end the line is free again.

@@ -35,6 +35,12 @@ pub struct CheckpointArgs {
     /// Seal its content by the key in this file, of 32 bytes; it is in memory until then
     #[arg(long, value_name = "FILE", conflicts_with = "parent")]
     pub key_file: Option<PathBuf>,
+    /// Put it into the store of chunks once it is made, where --codec packs chunk by chunk
+    #[arg(long, conflicts_with_all = ["image_path", "parent", "key_file"])]
+    pub store: bool,
+    /// With --store: with whose snapshots it may have chunks in common [default: all that have no domain]
+    #[arg(long, value_name = "NAME", requires = "store")]
+    pub share_domain: Option<String>,
     /// Whether it may have connections to others, over TCP or to Unix sockets of the host, which end in what begins with the snapshot
     #[arg(long, value_enum, default_value_t)]
     pub established: Established,

@@ -25,7 +25,7 @@ const SKIP_MAX: usize = 128;
 const DISTANCE: u8 = 0x80;
 const XOR: u8 = 0xc0;
 
-/// What a chunk is looked for by among those that are like it: if two have many words in common, they likely have one of these in common.
+/// Hashes by which a chunk is looked for among those that are like it: if two have many words in common, they likely have one of these in common.
 pub type Features = [u32; FEATURES];
 
 fn words(page: &[u8]) -> impl Iterator<Item = u64> {
@@ -204,7 +204,7 @@ mod tests {
     fn a_page_that_is_like_another_has_a_feature_in_common_with_it() {
         let base = page(|at| mix(at) % 5000);
         let found = (0..200_u64).filter(|seed| {
-            let like = page(|at| if mix(at ^ seed << 32) % 40 == 0 { at } else { mix(at) % 5000 });
+            let like = page(|at| if mix(at ^ seed << 32).is_multiple_of(40) { at } else { mix(at) % 5000 });
             let both = features(3, &base).unwrap().into_iter().zip(features(3, &like).unwrap());
             both.into_iter().any(|(one, other)| one == other)
         });

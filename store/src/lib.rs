@@ -28,6 +28,7 @@ mod region;
 mod retrieve;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod writer;
 
 pub use collector::{Collected, Collector};
@@ -37,4 +38,5 @@ pub use fingerprint::Domain;
 pub use recipe::{Recipe, Relocations};
 pub use region::{Chunking, Region};
 pub use retrieve::{Retrieved, retrieve};
+pub use usage::{Needed, Usage};
 pub use writer::{Added, Writer, Written};

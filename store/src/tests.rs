@@ -109,6 +109,22 @@ fn a_domain_has_nothing_of_anothers() {
 }
 
 #[test]
+fn snapshots_say_what_they_have_to_themselves() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+    let images = [image(&[1, 2, 3, 4, 5, 5]), image(&[1, 2, 3, 6, 7, 8])];
+    let recipes = images.each_ref().map(|image| put(&store, &domain, Style::None, image, &[]).0);
+    let mut usage = Usage::default();
+    recipes.iter().for_each(|recipe| usage.add(recipe));
+    let of = |recipe| usage.of(&store, recipe).unwrap();
+    let page = 4096;
+    assert_eq!(of(&recipes[0]), Needed { unique_bytes: 2 * page, shared_bytes: 3 * page });
+    assert_eq!(of(&recipes[1]), Needed { unique_bytes: 3 * page, shared_bytes: 3 * page });
+    fs::remove_file(dblocks(&place).remove(0)).unwrap();
+    usage.of(&store, &recipes[0]).unwrap_err();
+}
+
+#[test]
 fn fingerprints_that_are_alike_confuse_nothing() {
     let place = TempDir::new();
     let (store, domain) = (at(&place), Domain::new(&[1; 32]).with_bits(2));
@@ -287,10 +303,10 @@ fn regions_that_are_not_compared_are_kept_as_they_come() {
 
 /// A page of a program's own, at an address.
 fn own_page(seed: u64, address: u64) -> Vec<u8> {
-    let (page, mut at) = (page(seed), 0);
+    let (page, mut at) = (page(seed), 0_u64);
     let word = |word: &[u8]| {
         at += 1;
-        if at % 5 == 0 { (address + at * 24).to_le_bytes().to_vec() } else { word.to_vec() }
+        if at.is_multiple_of(5) { (address + at * 24).to_le_bytes().to_vec() } else { word.to_vec() }
     };
     page.chunks(8).flat_map(word).collect()
 }

@@ -10,6 +10,7 @@ use crate::error::ExportError;
 use crate::home::Home;
 use crate::page::{PAGE_BYTES, Page, PageBytes, PageId, offset_of};
 use crate::parent::Parent;
+use crate::regions::Regions;
 use crate::sums::SumsWriter;
 
 /// Pages that are fetched and written at a time: 4 MiB, which several threads read.
@@ -23,7 +24,9 @@ const ZERO: PageBytes = [0; PAGE_BYTES];
 pub fn write_pages(home: &dyn Home, pages: &File, table: &File) -> Result<u64, ExportError> {
     let present = home.pages();
     make_room(pages, &present).map_err(|source| ExportError::Pages { source })?;
-    write_set(&present, pages, table, None, &|pages| Ok(home.fetch(pages).map(drop)?))?;
+    write_set(&present, &Regions::default(), (pages, table), None, &|pages| {
+        Ok(home.fetch(pages).map(drop)?)
+    })?;
     home.rest();
     Ok(present.len())
 }
@@ -35,11 +38,11 @@ pub fn make_room(pages: &File, present: &Bits) -> io::Result<()> {
 }
 
 /// Writes pages, which `fetch` brings to where it is told, to a file that has [room](make_room) for them, and their table to another. Those
-/// that `parent` has are left to it; pages that it was told of before belong to the table, too.
+/// that `parent` has are left to it; pages that it was told of before belong to the table, too, which tells of `regions`.
 pub fn write_set(
     present: &Bits,
-    pages: &File,
-    table: &File,
+    regions: &Regions,
+    (pages, table): (&File, &File),
     mut parent: Option<&mut Parent>,
     fetch: &dyn Fn(&[Page]) -> Result<(), ExportError>,
 ) -> Result<(), ExportError> {
@@ -57,7 +60,7 @@ pub fn write_set(
     }
     let below: Vec<&Bits> =
         parent.as_deref().into_iter().flat_map(Parent::used).map(|(_, left)| left).collect();
-    sums.end(&below).map_err(to_table)
+    sums.end(&below, regions).map_err(to_table)
 }
 
 /// Reads pages back from a file that they were written to.

@@ -10,6 +10,7 @@ use crate::export::{make_room, write_set};
 use crate::pack::pack_base;
 use crate::page::PAGE_BYTES;
 use crate::parent::Parent;
+use crate::regions::Regions;
 use crate::sums::PageSums;
 use crate::tables;
 use crate::testing::Memory;
@@ -38,7 +39,7 @@ impl Image {
             wanted.iter().for_each(|page| page.copy_in(&memory.0[page.id as usize].0));
             Ok(())
         };
-        write_set(ids, &pages, &table, parent.as_mut(), &fetch).unwrap();
+        write_set(ids, &Regions::default(), (&pages, &table), parent.as_mut(), &fetch).unwrap();
         let used: Vec<usize> = parent.iter().flat_map(Parent::used).map(|(place, _)| place).collect();
         let files: Vec<(&File, &File)> = on.iter().flat_map(|on| on.all()).collect();
         let clone = |file: &File| file.try_clone().unwrap();
@@ -180,7 +181,9 @@ fn pages_that_are_known_to_be_the_same_are_not_read() {
     );
     assert_eq!(parent.left(), [8, 9].into_iter().collect());
     let (pages, table) = (file(), file());
-    write_set(&Bits::default(), &pages, &table, Some(&mut parent), &|_| panic!("it is read")).unwrap();
+    let none = Regions::default();
+    write_set(&Bits::default(), &none, (&pages, &table), Some(&mut parent), &|_| panic!("it is read"))
+        .unwrap();
     let sums = PageSums::read(&table, PAGES).unwrap();
     assert_eq!((sums.count(), sums.present().len(), sums.below().len()), (2, 0, 2));
 }

@@ -14,13 +14,16 @@ use crate::packed_base::{BASE_FILE, PackedPages};
 use crate::page::{PAGE_BYTES, PageBytes, PageId, offset_of};
 use crate::pool;
 use crate::ranks::Ranks;
+use crate::regions::Regions;
 use crate::tables::{self, Reader};
 
 const KIND: &[u8; 8] = b"DORMPAGE";
-/// The versions: of pages that lie in their file by their numbers, of packed ones, and of either with more pages in other files.
+/// The versions: of pages that lie in their file by their numbers, of packed ones, of either with more pages in other files, and of the
+/// first with their regions.
 const PLAIN: u32 = 1;
 const PACKED: u32 = 2;
 const STACKED: u32 = 3;
+const REGIONS: u32 = 4;
 /// Bytes of a page's digest: the first ones of its BLAKE3.
 const DIGEST_BYTES: usize = 16;
 /// Bytes before the first page's entry, of an entry, and behind the last one.
@@ -93,13 +96,20 @@ impl<'f> SumsWriter<'f> {
         Ok(added)
     }
 
-    /// Ends the table; `below`: the pages that others have, one set for each of them.
-    pub fn end(mut self, below: &[&Bits]) -> io::Result<()> {
-        if !below.is_empty() {
-            below::put(&mut self.part, below);
+    /// Ends the table; `below`: the pages that others have, one set for each of them. Without any it tells of regions, if they are known.
+    pub fn end(mut self, below: &[&Bits], regions: &Regions) -> io::Result<()> {
+        let version = match (below.is_empty(), regions.is_empty()) {
+            (false, _) => STACKED,
+            (true, false) => REGIONS,
+            (true, true) => PLAIN,
+        };
+        match version {
+            STACKED => below::put(&mut self.part, below),
+            REGIONS => regions.put(&mut self.part),
+            _ => {}
         }
         self.flush()?;
-        let head = head(if below.is_empty() { PLAIN } else { STACKED }, self.count);
+        let head = head(version, self.count);
         let len = usize::try_from(self.len).map_err(io::Error::other)?;
         let sum = crc32c::crc32c_combine(crc32c::crc32c(&head), self.sum, len);
         self.to.write_all_at(&sum.to_le_bytes(), HEAD_BYTES + self.len)?;
@@ -130,6 +140,7 @@ pub struct PageSums {
     digests: Vec<PageDigest>,
     /// The pages that are in other files, one set for each of those.
     below: Vec<Bits>,
+    regions: Regions,
     /// How the pages are packed, as `persist_sets` has it; empty: they are not.
     packed: Box<[u8]>,
 }
@@ -140,7 +151,7 @@ impl PageSums {
     pub fn bytes_max(end: PageId) -> u64 {
         let sets = (u64::from(end) / SET_PAGES_MAX as u64 + 1) * PACKED_SET_BYTES;
         let pages = (ENTRY_BYTES + PACKED_PAGE_BYTES) * u64::from(end);
-        HEAD_BYTES + pages + below::bytes_max(end) + sets + SUM_BYTES
+        HEAD_BYTES + pages + below::bytes_max(end) + Regions::bytes_max(end) + sets + SUM_BYTES
     }
 
     /// Reads the table in a file. Its pages have numbers below `end`. Whoever wrote it may be hostile.
@@ -154,7 +165,7 @@ impl PageSums {
 
     /// Reads a table. Its pages have numbers below `end`. Whoever wrote it may be hostile.
     pub fn parse(bytes: &[u8], end: PageId) -> Result<Self, BaseError> {
-        let (version, mut from) = tables::open(bytes, KIND, PLAIN..=STACKED)?;
+        let (version, mut from) = tables::open(bytes, KIND, PLAIN..=REGIONS)?;
         let count = from.u32()?;
         let len = u64::from(count) * ENTRY_BYTES;
         // Before memory is taken for so many.
@@ -175,8 +186,9 @@ impl PageSums {
             digests.push(digest);
         }
         let below = if version == STACKED { below::take(&mut from, &present, end)? } else { Vec::new() };
+        let regions = if version == REGIONS { Regions::take(&mut from, end)? } else { Regions::default() };
         let sums = Sums::new(&present, sums).ok_or(BaseError::damaged("a page is missing"))?;
-        Ok(Self { present, sums, digests, below, packed: from.rest().into() })
+        Ok(Self { present, sums, digests, below, regions, packed: from.rest().into() })
     }
 
     /// The bytes of the table of the same pages, packed as these bytes say.
@@ -197,7 +209,8 @@ impl PageSums {
     /// Most bytes of a table of so many pages that are not packed, some of which may be in other files; their numbers are below `end`.
     #[must_use]
     pub const fn plain_bytes_max(pages: u64, end: PageId) -> u64 {
-        pages.saturating_mul(ENTRY_BYTES).saturating_add(HEAD_BYTES + SUM_BYTES + below::bytes_max(end))
+        let parts = below::bytes_max(end) + Regions::bytes_max(end);
+        pages.saturating_mul(ENTRY_BYTES).saturating_add(HEAD_BYTES + SUM_BYTES + parts)
     }
 
     /// Whether its pages are packed.
@@ -215,6 +228,12 @@ impl PageSums {
     #[must_use]
     pub fn present(&self) -> &Bits {
         &self.present
+    }
+
+    /// The regions of its pages, as far as it tells.
+    #[must_use]
+    pub fn regions(&self) -> &Regions {
+        &self.regions
     }
 
     /// The pages that are in other files, one set for each of those.

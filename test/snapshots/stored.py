@@ -75,6 +75,50 @@ def used(world):
     check(not dblocks(world), f"{dblocks(world)} are left after {gone} and {last}")
 
 
+def taken(world):
+    """`checkpoint --store` puts a snapshot into the store at once, and the list says how much of it others have."""
+    container = world.add(Untouched(world, 2048)).begin()
+    names = []
+    for number, words in enumerate((("--codec", "zstd"), (), ("--codec", "lz4"))):
+        name, said = container.checkpoint(leave=number < 2, more=("--store", *words))
+        names.append(name)
+        check(not (world.snapshots / name / "pages.img").exists(), f"{name} has pages of its own")
+    listed = {one["name"]: one for one in json.loads(world.dormouse("snapshot", "list", "--json").stdout)}
+    check(all(listed[name]["is_stored"] for name in names), f"the list has {listed}")
+    check(listed[names[1]]["below_bytes"] > 4 << 20 > listed[names[1]]["disk_bytes"], f"{names[1]} has {listed[names[1]]}")
+    world.dormouse("snapshot", "remove", names[0])
+    world.dormouse("snapshot", "remove", names[1])
+    alone = next(one for one in json.loads(world.dormouse("snapshot", "list", "--json").stdout) if one["name"] == names[2])
+    check(alone["below_bytes"] == 0 and alone["disk_bytes"] > 4 << 20, f"alone it has {alone}")
+    clone = Clone(container, names[2], "alone", "none")
+    clone.answers("sum", "sum ok")
+    clone.kill()
+    world.refused("checkpoint", "--store", "--codec", "deflate-fixed", "none", says=("lz4",))
+    world.dormouse("checkpoint", "--share-domain", "a", "none", code=2)
+
+
+def near(world):
+    """Programs that were started twice have most of their own memory as differences from each other's."""
+    names = []
+    for _ in range(2):
+        container = world.add(Untouched(world, 1024)).begin()
+        names.append(container.checkpoint()[0])
+    put(world, names[0])
+    of = put(world, names[1])
+    check(of["near_bytes"] > of["bytes"] // 20 and of["stored_bytes"] < of["bytes"] // 4, f"of another start the store has {of}")
+    check(all(of["regions"][region]["shared_bytes"] > 0 for region in ("executable", "file")), f"it has {of['regions']}")
+    check("is whole" in world.dormouse("store", "verify").stdout, "the store is not whole")
+    world.dormouse("snapshot", "remove", names[0])
+    collect(world)
+    world.dormouse("snapshot", "verify", names[1])
+    clone = Clone(container, names[1], "near", "none")
+    clone.answers("sum", "sum ok")
+    clone.kill()
+    world.dormouse("snapshot", "remove", names[1])
+    collect(world)
+    check(not dblocks(world), f"{dblocks(world)} are left")
+
+
 def moved(world):
     """Removed in any order, what others need stays, wherever it moves."""
     container = world.add(Untouched(world, 1024)).begin()
@@ -168,6 +212,8 @@ def refused(world):
 
 CASES = [
     ("store-used", used, ()),
+    ("store-taken", taken, ()),
+    ("store-near", near, ()),
     ("store-moved", moved, ()),
     ("store-damaged", damaged, ()),
     ("store-killed", killed, ()),

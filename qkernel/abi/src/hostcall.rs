@@ -185,6 +185,8 @@ pub const CLASS_ANONYMOUS: u8 = 1;
 pub const CLASS_STORE: u8 = 2;
 /// The kernel's memory.
 pub const CLASS_KERNEL: u8 = 3;
+/// Frames that are mapped to be run and not to be written, for [`IMAGE_REGION`].
+pub const CLASS_EXECUTABLE: u8 = 4;
 
 /// How a hibernation came out; times in nanoseconds.
 #[repr(C)]
@@ -364,6 +366,9 @@ pub const KEEP_IMAGE: u64 = 1;
 /// Result of [`KEEP`]: an image has what stayed. Whatever of it is absent still when content stays again need not be listed: it is as that
 /// image has it.
 pub const KEEP_KNOWN: u64 = 2;
+/// (region, phys, words): the frames in the bitmap there are of this region ([`CLASS_FILE`], [`CLASS_STORE`], [`CLASS_EXECUTABLE`]) in the image that
+/// is taken next. `-ENODEV`: none is wanted.
+pub const IMAGE_REGION: u32 = 87;
 /// (handle of a regular file, offset): the image that is being taken keeps the file's content, from the offset on in its file of those.
 /// Result: bytes. `-ENODEV`: there is no such image.
 pub const KEEP_CONTENT: u32 = 30;

@@ -79,10 +79,10 @@ pub(super) fn run(frozen: &Frozen, stays: bool) -> Result<HibernateReport, Obsta
 }
 
 /// One bit a frame.
-struct Bits(Vec<u64>);
+pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
-    fn new() -> Result<Self, Obstacle> {
+    pub(super) fn new() -> Result<Self, Obstacle> {
         heap::zeroed(frames::reach().div_ceil(64)).map(Self).map_err(|_| Obstacle::NoMemory)
     }
 
@@ -90,8 +90,13 @@ impl Bits {
         self.0.get(index as usize / 64).is_some_and(|word| word & 1 << (index % 64) != 0)
     }
 
+    /// Its words, for the host: where they are, and how many.
+    pub(super) fn words(&self) -> (u64, u64) {
+        (platform::phys_of(self.0.as_ptr()), self.0.len() as u64)
+    }
+
     /// Sets the bit; false when it was set, or there is none.
-    fn set(&mut self, index: u32) -> bool {
+    pub(super) fn set(&mut self, index: u32) -> bool {
         let Some(word) = self.0.get_mut(index as usize / 64) else { return false };
         let bit = 1 << (index % 64);
         let is_new = *word & bit == 0;

@@ -11,6 +11,7 @@ pub mod deadlines;
 mod deflate;
 mod facts;
 pub mod idle;
+mod regions;
 pub mod snapshot;
 pub mod state_machine;
 pub mod timers;

@@ -9,6 +9,7 @@ use abi::hostcall as hc;
 use abi::report::Report;
 
 use super::HIBERNATION;
+use super::regions;
 use super::state_machine::HibernationMachine;
 use crate::fs::caches;
 use crate::fs::hostfs::written;
@@ -121,6 +122,9 @@ fn take(frozen: &Frozen, request: i64, is_image: bool) -> core::result::Result<R
         reopen::note_connections(kept);
         reopen::note(&ties)?;
         host::report(&Report::Written { lines: &written::list(&ties) });
+    }
+    if is_image {
+        regions::tell(frozen);
     }
     sched::fetch_all(frozen);
     Ok(call_out(request, is_image))

@@ -12,7 +12,7 @@ use abi::PAGE_SIZE;
 use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
 pub use swap::write_together;
-pub use swap::{BELOW_MAX, PageKey, PageSums, Style, wipe};
+pub use swap::{BELOW_MAX, PageKey, PageRegion, PageSums, Regions, Style, wipe};
 use swap::{Base, BaseError, Bits, ExportError, FileBase, IndexError, PackError, PageId, StackedBase};
 
 pub use crate::hibernate::{FileId, KnownParent};
@@ -75,6 +75,8 @@ pub(crate) struct WantedImage {
     pub files: ImageFiles,
     /// The image that pages are left to which it has.
     pub parent: Option<KnownParent>,
+    /// Told by its kernel before its memory is taken.
+    pub regions: Regions,
     /// The sandbox is to go on, and may do so before the pages are written.
     pub goes_on: bool,
     /// See [`ImageTerms::seals`].
@@ -243,7 +245,9 @@ impl ImageFiles {
         sums.below().iter().flat_map(Bits::ids).for_each(|id| all.set(id));
         let base = self.open_base(head, None)?;
         swap::make_room(pages, &all)?;
-        swap::write_set(&all, pages, table, None, &|pages| Ok(base.fetch(pages.to_vec()).map(drop)?))?;
+        swap::write_set(&all, sums.regions(), (pages, table), None, &|pages| {
+            Ok(base.fetch(pages.to_vec()).map(drop)?)
+        })?;
         Ok(())
     }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use abi::HostCall;
 use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, ASYNC_SWAP_IN, BEGIN_WAKE, CLOCK, CONTAINER_TAKE,
-    CPU_TIME, EVENTS, EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KEEP, KEEP_CONTENT, KICK, LOG,
-    OPEN, PANIC, PLACED, PUT_CONTENT, RANDOM, RELEASE, REPORT, SET_DEADLINE, SNAPSHOT, STATS, SUBMIT,
-    SWAP_IN, SWAP_IN_AHEAD, SWAP_IN_SHOWN_AHEAD, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    CPU_TIME, EVENTS, EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, IMAGE_REGION, KEEP, KEEP_CONTENT,
+    KICK, LOG, OPEN, PANIC, PLACED, PUT_CONTENT, RANDOM, RELEASE, REPORT, SET_DEADLINE, SNAPSHOT, STATS,
+    SUBMIT, SWAP_IN, SWAP_IN_AHEAD, SWAP_IN_SHOWN_AHEAD, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP,
+    YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::report::{self, ContainerId, Report};
@@ -101,7 +102,9 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         REPORT => take_report(sandbox, &call.args),
         HIBERNATED => hibernated(sandbox, a, b),
         STATS => set_stats(sandbox, a),
-        SNAPSHOT | KEEP_CONTENT | PUT_CONTENT | PLACED => of_an_image(sandbox, cpu, call, pulse),
+        SNAPSHOT | IMAGE_REGION | KEEP_CONTENT | PUT_CONTENT | PLACED => {
+            of_an_image(sandbox, cpu, call, pulse)
+        }
         SWAP_OUT => sandbox.hibernation().swap_out(&sandbox.memory, a),
         SWAP_IN => swap_in(sandbox, call.args),
         KEEP => sandbox.hibernation().keep(&sandbox.memory, a, b),
@@ -124,6 +127,7 @@ fn of_an_image(sandbox: &Sandbox, cpu: u32, call: &HostCall, pulse: Option<&Puls
     let [a, b, c, ..] = call.args;
     let carry_out = || match call.number {
         SNAPSHOT => snapshot(sandbox, cpu, a).map(|()| 0),
+        IMAGE_REGION => sandbox.note_region(a, b, c),
         KEEP_CONTENT => sandbox.keep_content(a, b),
         PUT_CONTENT => sandbox.put_content(a, b, c),
         _ => {

@@ -391,6 +391,21 @@ pub fn keep_memory() {
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
 }
 
+/// The thread runs only when nobody else wants to.
+pub fn be_idle() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are this function's own. Where it is refused the thread is one like others.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+}
+
+/// The thread has the disk only when nobody else wants it, as far as the disk's scheduler knows the difference (ioprio_set(2)).
+pub fn leave_disk_to_others() {
+    const WHO_PROCESS: libc::c_long = 1;
+    const CLASS_IDLE: libc::c_long = 3 << 13;
+    // SAFETY: integers only.
+    unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, CLASS_IDLE) };
+}
+
 /// No program that it executes has more privileges, and nobody looks into its memory.
 pub fn gain_nothing() {
     // SAFETY: integers only.

@@ -20,7 +20,7 @@ use super::physical::account::{self, STUB_BYTES};
 use super::physical::frames::{self, Frame, FrameRef};
 use super::shown::Shown;
 use super::sites::{Hits, Sites};
-use super::vma::{VMA_BYTES, Vma, VmaFlags, mirror_prot};
+use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;
 use crate::lock_order;
@@ -478,6 +478,16 @@ impl Space {
         self.table.for_each(USER_MIN, USER_MAX, |page, entry| {
             entry.held().iter().for_each(|frame| f(page, *frame))
         });
+    }
+
+    /// Calls `f` for each user frame that is mapped to be run, and not to be written.
+    pub fn for_each_executable_frame(&mut self, mut f: impl FnMut(Frame)) {
+        for vma in
+            self.vmas.values().filter(|vma| vma.prot.contains(Prot::EXEC) && !vma.prot.contains(Prot::WRITE))
+        {
+            self.table
+                .for_each(vma.start, vma.end, |_, entry| entry.held().iter().for_each(|frame| f(*frame)));
+        }
     }
 
     /// Calls `f` for each mapping of a host file.

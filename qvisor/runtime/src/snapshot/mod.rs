@@ -54,4 +54,4 @@ pub use self::socket::DigestSocket;
 pub use self::store::{Listed, Opened, Store};
 pub use self::stored::{PutAway, StoreFigures};
 pub use self::working_set::{BadWorkingSet, Recording};
-pub use ::store::{Added, Collected, Verified};
+pub use ::store::{Added, Collected, Region, Verified};

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::store::Needed;
 use serde::Serialize;
 use vmm::checkpoint::{ImageFiles, PageKey};
 use vmm::directory::Directory;
@@ -85,10 +86,12 @@ pub struct Listed {
     pub name: String,
     /// `None`: its manifest cannot be read, or its seal is not by this host's key.
     pub manifest: Option<Manifest>,
-    /// Bytes on the disk.
+    /// Bytes on the disk, among them those of chunks that no other snapshot needs.
     pub disk_bytes: u64,
-    /// Bytes on the disk of files that other snapshots have, or had, as well.
+    /// Bytes on the disk of files, or chunks, that other snapshots have, or had, as well.
     pub below_bytes: u64,
+    /// It is in the store of chunks.
+    pub is_stored: bool,
 }
 
 impl Store {
@@ -306,15 +309,20 @@ impl Store {
         let key = self.key()?;
         let names = root.names().map_err(|source| self.error(source))?;
         let ids = names.iter().filter_map(|name| Id::new(name.to_str()?).ok());
+        let chunks = self.needed_chunks();
         let of = |name: Id| {
             let directory = root.directory(OsStr::new(name.as_str())).ok()?;
             let manifest = manifest_in(&directory, &key).ok();
             let files = FILES.iter().map(|name| disk_bytes(&directory, name));
             let shared = sharing::disk_bytes(&directory);
-            let below = below::names().map(|name| disk_bytes(&directory, &name)).sum();
+            let below: u64 = below::names().map(|name| disk_bytes(&directory, &name)).sum();
             let layer = manifest.as_ref().and_then(|manifest| manifest.files.layer.as_ref());
-            let disk_bytes = files.sum::<u64>() + shared + layer.map_or(0, |layer| layer.bytes);
-            Some(Listed { name: name.as_str().to_owned(), manifest, disk_bytes, below_bytes: below })
+            let stored = chunks.get(&name);
+            let Needed { unique_bytes, shared_bytes } = stored.copied().unwrap_or_default();
+            let own = files.sum::<u64>() + shared + layer.map_or(0, |layer| layer.bytes);
+            let (disk_bytes, below_bytes) = (own + unique_bytes, below + shared_bytes);
+            let (name, is_stored) = (name.as_str().to_owned(), stored.is_some());
+            Some(Listed { name, manifest, disk_bytes, below_bytes, is_stored })
         };
         let mut all: Vec<_> = ids.filter_map(of).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,5 +1,6 @@
 //! Snapshots whose kernel and pages lie in the store of chunks ("SnapStore") in place of files of their own: a recipe says which chunks.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,11 +8,12 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ::store::{
-    Added, Chunking, Collected, Collector, Domain, Recipe, Region, Store as Chunks, StoreError, Verified,
-    Writer, retrieve,
+    Added, Chunking, Collected, Collector, Domain, Needed, Recipe, Region, Store as Chunks, StoreError,
+    Usage, Verified, Writer, retrieve,
 };
+use abi::PAGE_SIZE;
 use rustix::fs::fsync;
-use vmm::checkpoint::Style;
+use vmm::checkpoint::{BadImage, PageRegion, PageSums, Regions, Style};
 use vmm::directory::Directory;
 use vmm::sealed_file::UnsealedFile;
 
@@ -95,13 +97,19 @@ impl Store {
             return Ok(PutAway { was_there: true, ..PutAway::default() });
         }
         let files = self.files_in(&held, &manifest).map_err(|why| why.at(&place))?;
-        let mut lengths = Vec::new();
-        for ((number, _, _), (file, region)) in
-            FILES.into_iter().zip([(&files.kernel, Region::Kernel), (&files.pages, Region::Anonymous)])
-        {
-            let add = |at: u64, bytes: &[u8]| writer.add(number, region, at, bytes).map_err(Failed::Chunks);
-            lengths.push((number, each_part(file, add).map_err(|why| why.at(&place))?));
-        }
+        let sums = PageSums::read(&files.table, manifest.head.pages_end())
+            .map_err(|error| Unfit::from(BadImage::Pages(error)).at(&place))?;
+        let [(kernel, _, _), (pages, _, _)] = FILES;
+        let add = |at, bytes: &[u8]| writer.add(kernel, Region::Kernel, at, bytes).map_err(Failed::Chunks);
+        let kernel_bytes = each_part(&files.kernel, add).map_err(|why| why.at(&place))?;
+        let add = |at, bytes: &[u8]| {
+            let mut parts = parts_by_region(sums.regions(), at, bytes);
+            parts
+                .try_for_each(|(region, at, bytes)| writer.add(pages, region, at, bytes))
+                .map_err(Failed::Chunks)
+        };
+        let pages_bytes = each_part(&files.pages, add).map_err(|why| why.at(&place))?;
+        let lengths = [(kernel, kernel_bytes), (pages, pages_bytes)];
         // Nobody collects until the recipe is there.
         let written = writer.end(&lengths).map_err(failed)?;
         let recipe = written.recipe.encode();
@@ -181,6 +189,19 @@ impl Store {
         Ok(all)
     }
 
+    /// Bytes of chunks that each snapshot in their store needs, as far as that can be told.
+    pub(super) fn needed_chunks(&self) -> HashMap<Id, Needed> {
+        let Ok(recipes) = self.recipes() else { return HashMap::new() };
+        if recipes.is_empty() {
+            return HashMap::new();
+        }
+        let mut usage = Usage::default();
+        recipes.iter().for_each(|(_, recipe)| usage.add(recipe));
+        let chunks = self.chunks();
+        let of = |recipe: &Recipe| usage.of(chunks.as_ref().ok()?, recipe).ok();
+        recipes.iter().map(|(id, recipe)| (id.clone(), of(recipe).unwrap_or_default())).collect()
+    }
+
     /// Removes chunks that no snapshot needs, `grace` after that was found out first.
     pub fn collect_chunks(&self, grace: Duration) -> Result<Collected, SnapshotError> {
         let chunks = self.chunks()?;
@@ -239,6 +260,36 @@ impl Store {
         }
         Ok(figures)
     }
+}
+
+/// The region of a page.
+pub(super) fn region_of(regions: &Regions, page: u32) -> Region {
+    match regions.of(page) {
+        PageRegion::Executable => Region::Executable,
+        PageRegion::File => Region::File,
+        PageRegion::Memory => Region::Memory,
+        PageRegion::Own => Region::Anonymous,
+    }
+}
+
+/// Bytes of a file of pages, which begin with a page, in parts of one region each.
+fn parts_by_region<'b>(
+    regions: &Regions,
+    at: u64,
+    bytes: &'b [u8],
+) -> impl Iterator<Item = (Region, u64, &'b [u8])> {
+    let of = |at: u64| region_of(regions, u32::try_from(at / PAGE_SIZE).unwrap_or(u32::MAX));
+    let (mut at, mut rest) = (at, bytes);
+    std::iter::from_fn(move || {
+        let region = (!rest.is_empty()).then(|| of(at))?;
+        let pages = (1..).take_while(|number| number * PAGE_SIZE < rest.len() as u64);
+        let end = pages.map(|number| number * PAGE_SIZE).find(|behind| of(at + behind) != region);
+        let len = end.map_or(rest.len(), |end| usize::try_from(end).unwrap_or(rest.len()));
+        let (part, behind) = rest.split_at(len);
+        let start = at;
+        (at, rest) = (at + len as u64, behind);
+        Some((region, start, part))
+    })
 }
 
 /// The recipe of a snapshot. `None`: it has none, or is no snapshot.

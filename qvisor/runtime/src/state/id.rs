@@ -9,7 +9,7 @@ use super::error::StateError;
 const MAX: usize = 255;
 
 /// A name for a sandbox that is safe as a file name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Id(String);
 
 impl Id {

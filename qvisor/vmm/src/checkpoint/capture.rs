@@ -7,16 +7,16 @@ use std::thread;
 use std::time::Instant;
 
 use abi::boot::Platform;
-use abi::hostcall::{EVENT_IMAGE_OVER, Event};
+use abi::hostcall::{CLASS_EXECUTABLE, CLASS_FILE, CLASS_STORE, EVENT_IMAGE_OVER, Event};
 
-use swap::BaseError;
+use swap::{BaseError, PageRegion, Regions};
 
 use super::{
     FileId, ImageFiles, ImageHead, ImageNews, ImageSink, ImageTaken, ImageTerms, KnownParent, WantedImage,
 };
 use crate::errno::Errno;
 use crate::footprint;
-use crate::hibernate::{Hibernation, ImagePages, micros};
+use crate::hibernate::{Hibernation, ImagePages, lists, micros};
 use crate::hostcall::events::EventQueue;
 use crate::image::{KERNEL_DIGEST, STUB_DIGEST};
 use crate::memory::{SandboxMemory, frames_of};
@@ -60,7 +60,8 @@ impl Sandbox {
         let orphans = files.orphans.try_clone()?;
         orphans.set_len(0)?;
         *self.kept_orphans.lock() = Some(orphans);
-        let wanted = WantedImage { request, files, parent, goes_on: terms.leave_running, seals: terms.seals };
+        let (regions, goes_on) = (Regions::default(), terms.leave_running);
+        let wanted = WantedImage { request, files, parent, regions, goes_on, seals: terms.seals };
         self.ask_for_memory(request, Some(wanted), terms.refuses_connections);
         Ok(())
     }
@@ -114,14 +115,14 @@ impl Sandbox {
 
     /// Writes its image but for the pages, or says why it cannot be written.
     fn begin_image(&self, wanted: WantedImage) -> Result<Begun, String> {
-        let WantedImage { request, files, parent, seals, goes_on } = wanted;
+        let WantedImage { request, files, parent, regions, seals, goes_on } = wanted;
         let start = Instant::now();
         let hibernation = self.hibernation();
         hibernation.may_be_written(seals)?;
         let vmms = self.vmms().ok_or("its kernel has had too many VMMs")?;
         let (taken_bytes, kernel) = self.take_kernel(&files.kernel, goes_on && hibernation.stays())?;
         let kernel_us = micros(start.elapsed());
-        let pages = hibernation.begin_pages(&files.pages)?;
+        let pages = hibernation.begin_pages(&files.pages)?.of(regions);
         let config = self.config();
         let head = ImageHead {
             kernel: KERNEL_DIGEST.into(),
@@ -166,6 +167,20 @@ impl Sandbox {
             }
         });
         taken.map_err(kernel_not_written)
+    }
+
+    /// `IMAGE_REGION`.
+    pub(crate) fn note_region(&self, region: u64, phys: u64, words: u64) -> Result<i64, Errno> {
+        let region = match u8::try_from(region) {
+            Ok(CLASS_FILE) => PageRegion::File,
+            Ok(CLASS_STORE) => PageRegion::Memory,
+            Ok(CLASS_EXECUTABLE) => PageRegion::Executable,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let pages = lists::bits(&self.memory, phys, words).ok_or(Errno(libc::EFAULT))?;
+        let mut wanted = self.wanted_image.lock();
+        wanted.as_mut().ok_or(Errno(libc::ENODEV))?.regions.set(region, pages);
+        Ok(0)
     }
 
     /// `KEEP_CONTENT`.

@@ -54,7 +54,7 @@ fn pages(memory: &SandboxMemory, phys: u64, classes: u64, count: u64) -> Option<
 }
 
 /// A bitmap of frames.
-fn bits(memory: &SandboxMemory, phys: u64, words: u64) -> Option<Bits> {
+pub fn bits(memory: &SandboxMemory, phys: u64, words: u64) -> Option<Bits> {
     if words > (memory.user_bytes() / PAGE_SIZE).div_ceil(64) {
         return None;
     }

@@ -10,7 +10,7 @@ mod home;
 mod ignored;
 mod image;
 pub mod injection;
-mod lists;
+pub(crate) mod lists;
 mod moving;
 mod parent;
 mod plan;

@@ -17,6 +17,7 @@ use super::moving::{MoveCause, Told};
 use super::{Hibernation, Packed};
 use crate::footprint;
 use crate::lock::{Mutex, Rank};
+use crate::process;
 
 /// The stacks of the threads, in bytes. What waits also takes over what was packed, and writes the line that tells of it.
 const WAITING_STACK: usize = 96 << 10;
@@ -270,7 +271,7 @@ impl Hibernation {
         let before = home.read().pages().stats();
         let result = thread::scope(|scope| {
             let pack = || {
-                be_idle();
+                process::be_idle();
                 let home = home.read();
                 home.own().pack(&|| self.settling.is(sleep)).map_err(|error| error.to_string())
             };
@@ -328,11 +329,4 @@ fn apart<R: Send>(work: impl FnOnce() -> Option<R> + Send) -> Option<R> {
         let thread = thread::Builder::new().name("move".into()).stack_size(PACKING_STACK);
         thread.spawn_scoped(scope, work).ok()?.join().ok()?
     })
-}
-
-/// Runs only when nobody else wants to.
-fn be_idle() {
-    let none = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters are this function's own. Where it is refused the thread is one like others.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use abi::PAGE_SIZE;
 use abi::hostcall as hc;
 use abi::layout::USER_PHYS;
-use swap::{Bits, ExportError, FileBase, Page, PageBytes, PageId};
+use swap::{Bits, ExportError, FileBase, Page, PageBytes, PageId, Regions};
 
 use super::parent::{FileId, KnownParent};
 use super::{Fetch, Hibernation};
@@ -308,9 +308,15 @@ impl State {
 pub(crate) struct ImagePages {
     pages: Bits,
     may_follow: bool,
+    regions: Regions,
 }
 
 impl ImagePages {
+    /// Says of which regions the pages are.
+    pub fn of(self, regions: Regions) -> Self {
+        Self { regions, ..self }
+    }
+
     /// How many.
     pub fn len(&self) -> u64 {
         self.pages.len()
@@ -363,11 +369,11 @@ impl Hibernation {
         self.staying.is_given_up.store(false, Ordering::SeqCst);
         let failed = |error| format!("cannot write its pages: {error}");
         if let Some(pages) = self.staying.begin_image(file).map_err(failed)? {
-            return Ok(ImagePages { pages, may_follow: true });
+            return Ok(ImagePages { pages, may_follow: true, regions: Regions::default() });
         }
         let pages = self.home.as_ref().map_err(Clone::clone)?.read().pages().pages();
         swap::make_room(file, &pages).map_err(failed)?;
-        Ok(ImagePages { pages, may_follow: false })
+        Ok(ImagePages { pages, may_follow: false, regions: Regions::default() })
     }
 
     /// Writes the pages of an image that has begun, and the table of them. Tasks may run meanwhile.
@@ -399,7 +405,7 @@ impl Hibernation {
             Ok(())
         };
         let of_parent = parent.as_mut().map(|parent| parent.pages());
-        let result = swap::write_set(&wanted, pages, table, of_parent, &fetch);
+        let result = swap::write_set(&wanted, &image.regions, (pages, table), of_parent, &fetch);
         self.home.iter().for_each(|home| home.read().pages().rest());
         let known = parent
             .filter(|_| knows && result.is_ok())

@@ -1,0 +1,78 @@
+//! How much of what is stored a snapshot has to itself, and how much others have as well.
+
+use std::collections::BTreeMap;
+
+use crate::directory::Store;
+use crate::error::StoreError;
+use crate::recipe::Recipe;
+
+/// Slots of a dblock, one bit each.
+type Slots = Vec<u64>;
+
+/// The chunks that snapshots need, and those that several do. [`Usage::add`] each recipe once.
+#[derive(Clone, Debug, Default)]
+pub struct Usage {
+    needed: BTreeMap<u32, Slots>,
+    shared: BTreeMap<u32, Slots>,
+}
+
+/// Bytes in dblocks that a snapshot needs, without their entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needed {
+    /// Of chunks that no other snapshot needs.
+    pub unique_bytes: u64,
+    /// Of chunks that others need as well.
+    pub shared_bytes: u64,
+}
+
+/// The slots of each dblock that a recipe needs.
+fn slots_of(recipe: &Recipe) -> BTreeMap<u32, Slots> {
+    let mut all: BTreeMap<u32, Slots> = BTreeMap::new();
+    for run in recipe.all_runs() {
+        let slots = all.entry(run.first.id).or_default();
+        let first = usize::from(run.first.slot);
+        let end = first + usize::from(run.count);
+        slots.resize(slots.len().max(end.div_ceil(64)), 0);
+        (first..end).for_each(|slot| slots[slot / 64] |= 1 << (slot % 64));
+    }
+    all
+}
+
+fn has(slots: Option<&Slots>, slot: usize) -> bool {
+    slots.and_then(|slots| slots.get(slot / 64)).is_some_and(|word| word >> (slot % 64) & 1 != 0)
+}
+
+impl Usage {
+    /// A snapshot needs the chunks of its recipe.
+    pub fn add(&mut self, recipe: &Recipe) {
+        for (id, slots) in slots_of(recipe) {
+            let needed = self.needed.entry(id).or_default();
+            needed.resize(needed.len().max(slots.len()), 0);
+            let shared = self.shared.entry(id).or_default();
+            shared.resize(needed.len(), 0);
+            for ((needed, shared), word) in needed.iter_mut().zip(shared).zip(&slots) {
+                *shared |= *needed & word;
+                *needed |= word;
+            }
+        }
+    }
+
+    /// What a snapshot needs, whose recipe was added.
+    ///
+    /// # Errors
+    /// A dblock is damaged, or gone.
+    pub fn of(&self, store: &Store, recipe: &Recipe) -> Result<Needed, StoreError> {
+        let mut found = Needed::default();
+        for (id, slots) in slots_of(recipe) {
+            let dblock = store.dblock(id)?;
+            for (slot, entry) in
+                dblock.footer.entries.iter().enumerate().filter(|(slot, _)| has(Some(&slots), *slot))
+            {
+                let is_shared = has(self.shared.get(&id), slot);
+                let bytes = if is_shared { &mut found.shared_bytes } else { &mut found.unique_bytes };
+                *bytes += u64::from(entry.len);
+            }
+        }
+        Ok(found)
+    }
+}
