@@ -16,13 +16,16 @@ use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::index::Place;
 use crate::region::{CHUNK_MAX, CHUNK_MIN, Region};
 
-const KIND: &[u8; 8] = b"DORMDBLK";
+pub const KIND: &[u8; 8] = b"DORMDBLK";
 pub const VERSION: u32 = 2;
 /// Most bytes of chunks in one, and most chunks.
 pub const DATA_MAX: usize = 4 << 20;
 pub const CHUNKS_MAX: usize = 65_535;
 const ENTRY_BYTES: usize = FINGERPRINT_BYTES + 2 + 4;
 const FEATURE_BYTES: usize = 4;
+/// Bytes of the trailer behind its version, before the checksums.
+#[cfg(fuzzing)]
+pub const TRAILER_FRONT: usize = 4 + 4 * 4;
 const TRAILER_BYTES: usize = 8 + 4 + 4 + 5 * 4 + SUM_BYTES;
 /// A chunk that is packed is at least so much shorter: an eighth.
 const GAIN_PART: usize = 8;

@@ -23,6 +23,8 @@ mod error;
 mod fingerprint;
 mod footers;
 mod index;
+#[cfg(fuzzing)]
+mod play;
 mod recipe;
 mod region;
 mod retrieve;
@@ -35,6 +37,8 @@ pub use collector::{Collected, Collector};
 pub use directory::{Store, Verified};
 pub use error::StoreError;
 pub use fingerprint::Domain;
+#[cfg(fuzzing)]
+pub use play::play;
 pub use recipe::{Recipe, Relocations};
 pub use region::{Chunking, Region};
 pub use retrieve::{Retrieved, retrieve};

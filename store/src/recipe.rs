@@ -1,6 +1,6 @@
 //! Recipes: which chunks make up the files of a snapshot.
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 use std::collections::BTreeSet;
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,8 +10,8 @@ use crate::error::StoreError;
 use crate::index::{ID_END, Place};
 use crate::region::{CHUNK_MAX, CHUNK_MIN, Region};
 
-const KIND: &[u8; 8] = b"DORMRCPE";
-const VERSION: u32 = 2;
+pub const KIND: &[u8; 8] = b"DORMRCPE";
+pub const VERSION: u32 = 2;
 /// Most files of a snapshot, and most bytes of one.
 const FILES_MAX: u8 = 16;
 const FILE_MAX: u64 = 1 << 44;
@@ -71,7 +71,7 @@ impl Recipe {
     }
 
     /// The numbers of the dblocks that it needs.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn dblocks(&self) -> BTreeSet<u32> {
         self.all_runs().map(|run| run.first.id).collect()
     }

@@ -3,10 +3,14 @@ import json
 import os
 import random
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from clones import digest_of
-from lib.outcome import check
+from lib.command import finish
+from lib.outcome import Failure, check
 from lib.tree import DORMOUSE
 from templates import Clone, Untouched, original
 
@@ -35,6 +39,33 @@ def collect(world):
 
 def dblocks(world):
     return sorted((world.snapshots / ".chunks/dblocks").iterdir())
+
+
+class Room:
+    """What a file system has left, which a file of zeros takes away."""
+
+    def __init__(self, place):
+        self.ballast = place / "ballast"
+        self.place = place
+
+    def leave(self, left):
+        """Leaves so many bytes; all there are, for `None`."""
+        self.ballast.unlink(missing_ok=True)
+        if left is not None:
+            status = os.statvfs(self.place)
+            with open(self.ballast, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, max(status.f_bavail * status.f_frsize - left, 1))
+
+
+@contextmanager
+def full_disk(place, size):
+    """A small file system in memory at a directory that is made."""
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    finish("mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", place)
+    try:
+        yield Room(place)
+    finally:
+        finish("umount", "--lazy", place)
 
 
 def used(world):
@@ -94,7 +125,7 @@ def taken(world):
     clone.answers("sum", "sum ok")
     clone.kill()
     world.refused("checkpoint", "--store", "--codec", "deflate-fixed", "none", says=("lz4",))
-    world.dormouse("checkpoint", "--share-domain", "a", "none", code=2)
+    world.dormouse("checkpoint", "--share-domain", "a", "none", code=1)
 
 
 def near(world):
@@ -190,6 +221,83 @@ def killed(world):
     check(not dblocks(world), f"{dblocks(world)} are left")
 
 
+def full(world):
+    """On a disk that is full at any moment a snapshot stays as it was, and what the store has stays."""
+    container = world.add(Untouched(world, 2048)).begin()
+    names = [container.checkpoint(leave=True)[0] for _ in range(2)]
+    container.delete(force=True)
+    with full_disk(world.snapshots / ".chunks", "48M") as room:
+        put(world, names[0])
+        for left in (0, 4096, 200 << 10, 2 << 20):
+            room.leave(left)
+            done = world.dormouse("snapshot", "store", "--share-domain", "other", names[1], code=None)
+            check(done.returncode != 0 and "No space left" in done.stderr, f"with {left} bytes left it ends with {done.returncode}: {done.stderr!r}")
+            done = world.dormouse("store", "gc", "--grace", "1ms", code=None)
+            check("panicked" not in done.stderr, done.stderr)
+            room.leave(None)
+            for name in names:
+                world.dormouse("snapshot", "verify", name)
+            world.dormouse("store", "verify")
+        put(world, names[1], "--share-domain", "other")
+        clone = Clone(container, names[1], "full", "none")
+        clone.answers("sum", "sum ok")
+        clone.kill()
+        for name in names:
+            world.dormouse("snapshot", "remove", name)
+        collect(world)
+        check(not dblocks(world), f"{dblocks(world)} are left")
+
+
+def many(world):
+    """Fifty at once make, store, restore, verify, remove and collect snapshots; whoever comes second to the store tries again."""
+    container = world.add(Untouched(world, 512)).begin()
+    first = container.checkpoint(leave=True)[0]
+    put(world, first)
+
+    def again(*words):
+        for _ in range(400):
+            done = world.dormouse(*words, code=None)
+            if "somebody else writes" not in done.stderr:
+                return done
+            time.sleep(0.05)
+        raise Failure(f"{words} is never let in")
+
+    taking = threading.Lock()
+
+    def work(number):
+        chance = random.Random(number)
+        kind = number % 5
+        if kind == 0:
+            with taking:
+                name, _ = container.checkpoint(f"many-{number}", leave=True)
+            check(again("snapshot", "store", name).returncode == 0, f"{name} is not stored")
+            world.dormouse("snapshot", "verify", name)
+            if chance.random() < 0.7:
+                world.dormouse("snapshot", "remove", name)
+        elif kind == 1:
+            check(again("store", "gc", "--grace", "10m").returncode == 0, "it does not collect")
+        elif kind == 2:
+            world.dormouse("snapshot", "verify", first)
+        elif kind == 3:
+            done = world.dormouse("snapshot", "list", "--json")
+            check(first in done.stdout, "the list lacks it")
+        else:
+            with taking:
+                clone = Clone(container, first, f"many{number}", "none")
+            clone.answers("sum", "sum ok")
+            clone.kill()
+
+    with ThreadPoolExecutor(8) as hands:
+        for done in [hands.submit(work, number) for number in range(50)]:
+            done.result()
+    world.dormouse("store", "verify")
+    for name in sorted(name for name in world.names() if name == first or name.startswith("many-")):
+        world.dormouse("snapshot", "verify", name)
+        world.dormouse("snapshot", "remove", name)
+    collect(world)
+    check(not dblocks(world), f"{dblocks(world)} are left")
+
+
 def refused(world):
     """What has nothing in common with others is refused, and domains have nothing in common."""
     container = world.add(Untouched(world, 1024)).begin()
@@ -217,5 +325,7 @@ CASES = [
     ("store-moved", moved, ()),
     ("store-damaged", damaged, ()),
     ("store-killed", killed, ()),
+    ("store-full", full, ()),
+    ("store-many", many, ()),
     ("store-refused", refused, ()),
 ]
