@@ -8,20 +8,14 @@ use serde_json::{Map, Value, json};
 use vmm::checkpoint::Style;
 use vmm::process;
 
+use crate::chunks_bench;
+use crate::codec_args::check_chunk_codec;
 use crate::failure::{Failure, say};
 use crate::snapshot_args::StoreCommand;
 
-/// Whether chunks can be packed by a codec.
-pub fn check(name: &str, codec: Style) -> Result<(), Failure> {
-    match codec {
-        Style::None | Style::Lz4 | Style::Zstd(_) => Ok(()),
-        _ => Err(format!("cannot store {name}: chunks are packed by none, lz4 or zstd, not {codec}").into()),
-    }
-}
-
 /// Puts a snapshot into the store of chunks, in idle time.
 pub fn put(store: &Store, name: &str, codec: Style, domain: Option<&str>) -> Result<PutAway, Failure> {
-    check(name, codec)?;
+    check_chunk_codec(name, codec)?;
     process::be_idle();
     process::leave_disk_to_others();
     Ok(store.put_away(&snapshot::name(name)?, domain, codec)?)
@@ -102,6 +96,7 @@ pub fn run(config: Option<&Path>, command: StoreCommand) -> Result<u8, Failure> 
     let store = Store::of_user(&NodeConfig::load(config)?)?;
     match command {
         StoreCommand::Stats { json } => stats(&store.chunk_figures()?, json),
+        StoreCommand::Bench(args) => chunks_bench::bench(&store, &args),
         StoreCommand::Verify => {
             let verified = store.verify_chunks()?;
             let snapshot::Verified { dblocks, chunks, bytes } = verified;

@@ -4,6 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use vmm::checkpoint::Style;
+
+use crate::failure::Failure;
 
 #[derive(Debug, Subcommand)]
 pub enum CodecCommand {
@@ -29,4 +32,12 @@ pub struct BenchArgs {
     /// The directory whose disk is measured, by an unnamed file of 128 MiB [default: that of sandboxes' swap files]
     #[arg(long, value_name = "DIR")]
     pub swap_dir: Option<PathBuf>,
+}
+
+/// Whether chunks can be packed by a codec.
+pub fn check_chunk_codec(name: &str, codec: Style) -> Result<(), Failure> {
+    match codec {
+        Style::None | Style::Lz4 | Style::Zstd(_) => Ok(()),
+        _ => Err(format!("cannot store {name}: chunks are packed by none, lz4 or zstd, not {codec}").into()),
+    }
 }

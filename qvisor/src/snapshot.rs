@@ -22,6 +22,7 @@ use crate::bases;
 use crate::bundle::coded;
 use crate::chunks;
 use crate::clones::{CloneOptions, keep_sealed, run_clone_of};
+use crate::codec_args::check_chunk_codec;
 use crate::exec;
 use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, remark, say, warn};
@@ -39,7 +40,7 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
     let shown = place.to_string();
     let name = args.name.clone().unwrap_or_else(|| args.id.clone());
     if args.store {
-        chunks::check(&name, args.codec)?;
+        check_chunk_codec(&name, args.codec)?;
     }
     let options = CheckpointOptions {
         store: &store,

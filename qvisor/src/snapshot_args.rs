@@ -272,6 +272,42 @@ pub enum StoreCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Store snapshots in a store that goes afterwards, and retrieve them, to compare ways to do so
+    Bench(StoreBenchArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct StoreBenchArgs {
+    /// Snapshots, in the order in which they are stored [default: all]
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Directory of the store, which must be missing
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Pack chunks: none, lz4 or zstd[:LEVEL]
+    #[arg(long, default_value_t = Style::None)]
+    pub codec: Style,
+    /// Cut all memory into chunks of so many bytes, a power of two from 64 to 4096
+    #[arg(long, value_name = "BYTES")]
+    pub chunk_bytes: Option<u32>,
+    /// Keep chunks whole that are like others
+    #[arg(long)]
+    pub no_differences: bool,
+    /// Count all pages as programs' own
+    #[arg(long)]
+    pub no_regions: bool,
+    /// Compare programs' own pages with none, as the paper does with what is writable
+    #[arg(long)]
+    pub skip_own: bool,
+    /// Retrieve in the order of the recipes, not of dblocks
+    #[arg(long)]
+    pub in_order: bool,
+    /// Keep in memory what so many dblocks have
+    #[arg(long, value_name = "COUNT", default_value_t = 64)]
+    pub kept_dblocks: usize,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

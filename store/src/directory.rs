@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
 use rustix::process::geteuid;
 
 use crate::dblock::{CHUNKS_MAX, Dblock, Filling, Footer};
@@ -139,6 +139,22 @@ impl Store {
         }
         dead.retain(|id| all.contains(id));
         Ok((all, dead))
+    }
+
+    /// Has the host forget what it has cached of dblocks.
+    ///
+    /// # Errors
+    /// One cannot be written to the disk before.
+    pub fn forget_cached(&self) -> Result<(), StoreError> {
+        for id in self.ids()?.0 {
+            let file = open_file(&self.path(id)).map_err(StoreError::io("open a dblock"))?;
+            let forget = || -> io::Result<()> {
+                file.sync_data()?;
+                Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
+            };
+            forget().map_err(StoreError::io("forget a dblock"))?;
+        }
+        Ok(())
     }
 
     /// Bytes of all that is there.

@@ -17,6 +17,7 @@ pub struct Footers {
     kept: HashMap<u32, (Arc<Dblock>, u64)>,
     bytes: usize,
     uses: u64,
+    opened: u64,
     most: usize,
 }
 
@@ -29,7 +30,12 @@ impl Default for Footers {
 impl Footers {
     /// So many at a time.
     pub fn keeping(most: usize) -> Self {
-        Self { kept: HashMap::new(), bytes: 0, uses: 0, most }
+        Self { kept: HashMap::new(), bytes: 0, uses: 0, opened: 0, most }
+    }
+
+    /// How often one was opened.
+    pub fn opened(&self) -> u64 {
+        self.opened
     }
 
     /// A dblock of the store.
@@ -40,6 +46,7 @@ impl Footers {
             return Ok(Arc::clone(dblock));
         }
         let dblock = Arc::new(store.dblock(id)?);
+        self.opened += 1;
         self.bytes += dblock.footer.bytes();
         self.kept.insert(id, (Arc::clone(&dblock), self.uses));
         while self.kept.len() > 1 && (self.bytes > BYTES_MAX || self.kept.len() > self.most) {

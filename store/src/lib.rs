@@ -41,6 +41,6 @@ pub use fingerprint::Domain;
 pub use play::play;
 pub use recipe::{Recipe, Relocations};
 pub use region::{Chunking, Region};
-pub use retrieve::{Retrieved, retrieve};
+pub use retrieve::{Retrieved, retrieve, retrieve_in_order};
 pub use usage::{Needed, Usage};
 pub use writer::{Added, Writer, Written};

@@ -58,6 +58,19 @@ fn get(store: &Store, recipe: &Recipe, place: &TempDir) -> Result<(Vec<u8>, Vec<
     Ok((content(&pages), content(&kernel), done))
 }
 
+fn in_order(store: &Store, recipe: &Recipe, image: &[u8]) -> Retrieved {
+    let [pages, kernel] = [0, 1].map(|number| {
+        let file = File::from(rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(recipe.length(number).unwrap()).unwrap();
+        file
+    });
+    let done = retrieve_in_order(store, recipe, &[(0, &pages), (1, &kernel)], 2).unwrap();
+    let mut found = vec![0; image.len()];
+    pages.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == image);
+    done
+}
+
 fn dblocks(place: &TempDir) -> Vec<std::path::PathBuf> {
     let mut all: Vec<_> = fs::read_dir(place.path().join("store/dblocks"))
         .unwrap()
@@ -91,6 +104,7 @@ fn snapshots_come_back_and_chunks_are_kept_once() {
             assert!(pages == *image && kernel[8192..8192 + 3000] == page(90)[..3000]);
             assert!(kernel[..8192].iter().all(|byte| *byte == 0));
             assert!(done.reads <= done.dblocks && done.read_bytes > 0, "{done:?}");
+            assert!(done.reads <= in_order(&store, &recipe, image).reads);
         }
         store.verify([&one, &two]).unwrap();
     }

@@ -57,7 +57,7 @@ impl Usage {
         }
     }
 
-    /// What a snapshot needs, whose recipe was added.
+    /// Bytes that a snapshot needs, whose recipe was added.
     ///
     /// # Errors
     /// A dblock is damaged, or gone.

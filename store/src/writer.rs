@@ -121,6 +121,13 @@ impl<'s> Writer<'s> {
         })
     }
 
+    /// With so many dblocks at most whose fingerprints are kept in memory; to measure what that brings.
+    #[must_use]
+    pub fn keeping(mut self, dblocks: usize) -> Self {
+        self.footers = Footers::keeping(dblocks);
+        self
+    }
+
     /// Adds bytes of a file, which begin at a multiple of its region's chunks. What is missing of the last chunk is zeros.
     ///
     /// # Errors

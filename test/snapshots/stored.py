@@ -111,7 +111,7 @@ def taken(world):
     container = world.add(Untouched(world, 2048)).begin()
     names = []
     for number, words in enumerate((("--codec", "zstd"), (), ("--codec", "lz4"))):
-        name, said = container.checkpoint(leave=number < 2, more=("--store", *words))
+        name, _ = container.checkpoint(leave=number < 2, more=("--store", *words))
         names.append(name)
         check(not (world.snapshots / name / "pages.img").exists(), f"{name} has pages of its own")
     listed = {one["name"]: one for one in json.loads(world.dormouse("snapshot", "list", "--json").stdout)}

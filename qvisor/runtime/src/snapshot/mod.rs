@@ -34,6 +34,7 @@ mod store;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod working_set;
 
 pub use self::error::{SnapshotError, Unfit};
@@ -53,5 +54,6 @@ pub use self::sharing::{Recorded, Recorder};
 pub use self::socket::DigestSocket;
 pub use self::store::{Listed, Opened, Store};
 pub use self::stored::{PutAway, StoreFigures};
+pub use self::trial::{Trial, Tried};
 pub use self::working_set::{BadWorkingSet, Recording};
-pub use ::store::{Added, Collected, Region, Verified};
+pub use ::store::{Added, Chunking, Collected, Region, Verified};

@@ -13,7 +13,7 @@ use ::store::{
 };
 use abi::PAGE_SIZE;
 use rustix::fs::fsync;
-use vmm::checkpoint::{BadImage, PageRegion, PageSums, Regions, Style};
+use vmm::checkpoint::{BadImage, ImageFiles, PageRegion, PageSums, Regions, Style};
 use vmm::directory::Directory;
 use vmm::sealed_file::UnsealedFile;
 
@@ -29,11 +29,12 @@ use crate::state::Id;
 const CHUNKS: &str = ".chunks";
 const CONTEXT: &str = "dormouse 2026 snapshot chunks";
 /// The numbers of the files in a recipe, and the names of those in memory.
-const FILES: [(u8, &str, &CStr); 2] = [(0, KERNEL, c"dormouse-kernel"), (1, PAGES, c"dormouse-pages")];
+pub(super) const FILES: [(u8, &str, &CStr); 2] =
+    [(0, KERNEL, c"dormouse-kernel"), (1, PAGES, c"dormouse-pages")];
 /// Most bytes of a recipe.
 const RECIPE_MAX: u64 = 512 << 20;
 /// Threads that retrieve ("SnapStore", section 4.6).
-const THREADS: usize = 3;
+pub(super) const THREADS: usize = 3;
 /// How often a recipe is read anew whose chunks have moved meanwhile.
 const TRIES: usize = 3;
 /// Bytes that one collection moves at most.
@@ -97,19 +98,7 @@ impl Store {
             return Ok(PutAway { was_there: true, ..PutAway::default() });
         }
         let files = self.files_in(&held, &manifest).map_err(|why| why.at(&place))?;
-        let sums = PageSums::read(&files.table, manifest.head.pages_end())
-            .map_err(|error| Unfit::from(BadImage::Pages(error)).at(&place))?;
-        let [(kernel, _, _), (pages, _, _)] = FILES;
-        let add = |at, bytes: &[u8]| writer.add(kernel, Region::Kernel, at, bytes).map_err(Failed::Chunks);
-        let kernel_bytes = each_part(&files.kernel, add).map_err(|why| why.at(&place))?;
-        let add = |at, bytes: &[u8]| {
-            let mut parts = parts_by_region(sums.regions(), at, bytes);
-            parts
-                .try_for_each(|(region, at, bytes)| writer.add(pages, region, at, bytes))
-                .map_err(Failed::Chunks)
-        };
-        let pages_bytes = each_part(&files.pages, add).map_err(|why| why.at(&place))?;
-        let lengths = [(kernel, kernel_bytes), (pages, pages_bytes)];
+        let lengths = add_files(&mut writer, &files, &manifest, true).map_err(|why| why.at(&place))?;
         // Nobody collects until the recipe is there.
         let written = writer.end(&lengths).map_err(failed)?;
         let recipe = written.recipe.encode();
@@ -262,6 +251,28 @@ impl Store {
     }
 }
 
+/// Adds the kernel and the pages of a snapshot, by the regions that its table tells, or all as programs' own. Result: the lengths of both.
+pub(super) fn add_files(
+    writer: &mut Writer<'_>,
+    files: &ImageFiles,
+    manifest: &Manifest,
+    has_regions: bool,
+) -> Result<[(u8, u64); 2], Failed> {
+    let sums = PageSums::read(&files.table, manifest.head.pages_end());
+    let sums = sums.map_err(|error| Failed::Unfit(BadImage::Pages(error).into()))?;
+    let none = Regions::default();
+    let regions = if has_regions { sums.regions() } else { &none };
+    let [(kernel, _, _), (pages, _, _)] = FILES;
+    let kernel_bytes = each_part(&files.kernel, |at, bytes| {
+        writer.add(kernel, Region::Kernel, at, bytes).map_err(Failed::Chunks)
+    })?;
+    let pages_bytes = each_part(&files.pages, |at, bytes| {
+        let mut parts = parts_by_region(regions, at, bytes);
+        parts.try_for_each(|(region, at, bytes)| writer.add(pages, region, at, bytes)).map_err(Failed::Chunks)
+    })?;
+    Ok([(kernel, kernel_bytes), (pages, pages_bytes)])
+}
+
 /// The region of a page.
 pub(super) fn region_of(regions: &Regions, page: u32) -> Region {
     match regions.of(page) {
@@ -325,7 +336,8 @@ fn remove_if_there(directory: &Directory, name: &str) -> io::Result<()> {
 }
 
 /// Why a file could not be put away.
-enum Failed {
+pub(super) enum Failed {
+    Unfit(Unfit),
     Chunks(StoreError),
     File(io::Error),
 }
@@ -337,8 +349,9 @@ impl From<io::Error> for Failed {
 }
 
 impl Failed {
-    fn at(self, place: &Place) -> SnapshotError {
+    pub(super) fn at(self, place: &Place) -> SnapshotError {
         match self {
+            Self::Unfit(why) => why.at(place),
             Self::Chunks(error) => failed(error),
             Self::File(error) => Unfit::from(error).at(place),
         }
