@@ -9,6 +9,7 @@ use serde_json::json;
 use vmm::checkpoint::Style;
 
 use crate::failure::{Failure, say};
+use crate::moved;
 use crate::snapshot_args::StoreCommand;
 
 /// `snapshot store`.
@@ -19,11 +20,7 @@ pub fn store(
     domain: Option<&str>,
     as_json: bool,
 ) -> Result<u8, Failure> {
-    if !matches!(codec, Style::None | Style::Lz4 | Style::Zstd(_)) {
-        return Err(
-            format!("cannot store {name}: chunks are packed by none, lz4 or zstd, not {codec}").into()
-        );
-    }
+    moved::check_codec(codec, || format!("store {name}"))?;
     let PutAway { added, recipe_bytes, was_there } = store.put_away(&snapshot::name(name)?, domain, codec)?;
     let sum = |of: &dyn Fn(&snapshot::Added) -> u64| added.iter().map(of).sum::<u64>();
     let [bytes, zero, shared, stored] = [
@@ -52,6 +49,10 @@ pub fn store(
 pub fn run(config: Option<&Path>, command: StoreCommand) -> Result<u8, Failure> {
     let store = Store::of_user(&NodeConfig::load(config)?)?;
     match command {
+        StoreCommand::Push { dir, names, codec } => moved::push(&store, &dir, &names, codec),
+        StoreCommand::Pull { dir, names, coming } => moved::pull(&store, &dir, &names, coming),
+        StoreCommand::Export(args) => moved::export(&store, &args),
+        StoreCommand::Import(args) => moved::import(&store, &args),
         StoreCommand::Stats { json } => stats(&store.chunk_figures()?, json),
         StoreCommand::Verify => {
             let verified = store.verify_chunks()?;

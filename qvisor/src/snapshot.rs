@@ -26,6 +26,7 @@ use crate::exec;
 use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, remark, say, warn};
 use crate::log;
+use crate::moved;
 use crate::pool;
 use crate::show::millis;
 use crate::snapshot_args::{CheckpointArgs, Established, RestoreArgs, SnapshotCommand, named_place, place};
@@ -303,6 +304,8 @@ pub fn run(
         SnapshotCommand::Store { name, codec, share_domain, json } => {
             chunks::store(&store, &name, codec, share_domain.as_deref(), json)
         }
+        SnapshotCommand::Export(args) => moved::export(&store, &args),
+        SnapshotCommand::Import(args) => moved::import(&store, &args),
         SnapshotCommand::Remove { name } => {
             store.remove(&snapshot::name(&name)?)?;
             Ok(0)
