@@ -11,11 +11,12 @@ use vmm::process;
 use crate::chunks_bench;
 use crate::codec_args::check_chunk_codec;
 use crate::failure::{Failure, say};
+use crate::moved;
 use crate::snapshot_args::StoreCommand;
 
 /// Puts a snapshot into the store of chunks, in idle time.
 pub fn put(store: &Store, name: &str, codec: Style, domain: Option<&str>) -> Result<PutAway, Failure> {
-    check_chunk_codec(name, codec)?;
+    check_chunk_codec(codec, || format!("store {name}"))?;
     process::be_idle();
     process::leave_disk_to_others();
     Ok(store.put_away(&snapshot::name(name)?, domain, codec)?)
@@ -95,6 +96,10 @@ pub fn store(
 pub fn run(config: Option<&Path>, command: StoreCommand) -> Result<u8, Failure> {
     let store = Store::of_user(&NodeConfig::load(config)?)?;
     match command {
+        StoreCommand::Push { dir, names, codec } => moved::push(&store, &dir, &names, codec),
+        StoreCommand::Pull { dir, names, coming } => moved::pull(&store, &dir, &names, coming),
+        StoreCommand::Export(args) => moved::export(&store, &args),
+        StoreCommand::Import(args) => moved::import(&store, &args),
         StoreCommand::Stats { json } => stats(&store.chunk_figures()?, json),
         StoreCommand::Bench(args) => chunks_bench::bench(&store, &args),
         StoreCommand::Verify => {

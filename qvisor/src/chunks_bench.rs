@@ -31,7 +31,7 @@ fn trial(args: &StoreBenchArgs) -> Result<Trial, Failure> {
 
 /// `store bench`.
 pub fn bench(store: &Store, args: &StoreBenchArgs) -> Result<u8, Failure> {
-    check_chunk_codec("snapshots", args.codec)?;
+    check_chunk_codec(args.codec, || "store snapshots".into())?;
     let trial = trial(args)?;
     let mut names: Vec<Id> = args.names.iter().map(|name| snapshot::name(name)).collect::<Result<_, _>>()?;
     if names.is_empty() {

@@ -27,6 +27,7 @@ mod log;
 mod manual;
 mod measuring;
 mod metrics;
+mod moved;
 mod pool;
 mod ps;
 mod run;

@@ -27,6 +27,7 @@ use crate::exec;
 use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, remark, say, warn};
 use crate::log;
+use crate::moved;
 use crate::pool;
 use crate::show::millis;
 use crate::snapshot_args::{CheckpointArgs, Established, RestoreArgs, SnapshotCommand, named_place, place};
@@ -40,7 +41,7 @@ pub fn checkpoint(root: &Root, config: Option<&Path>, args: CheckpointArgs) -> R
     let shown = place.to_string();
     let name = args.name.clone().unwrap_or_else(|| args.id.clone());
     if args.store {
-        check_chunk_codec(&name, args.codec)?;
+        check_chunk_codec(args.codec, || format!("store {name}"))?;
     }
     let options = CheckpointOptions {
         store: &store,
@@ -312,6 +313,8 @@ pub fn run(
         SnapshotCommand::Store { name, codec, share_domain, json } => {
             chunks::store(&store, &name, codec, share_domain.as_deref(), json)
         }
+        SnapshotCommand::Export(args) => moved::export(&store, &args),
+        SnapshotCommand::Import(args) => moved::import(&store, &args),
         SnapshotCommand::Remove { name } => {
             store.remove(&snapshot::name(&name)?)?;
             Ok(0)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use runtime::container::Surroundings;
 use runtime::settings::{Asked, Sharing};
-use runtime::snapshot::{Place, Prefetch, SnapshotError};
+use runtime::snapshot::{Coming, Place, Prefetch, SnapshotError};
 use runtime::units::parse_time;
 use vmm::checkpoint::Style;
 
@@ -249,8 +249,48 @@ pub enum SnapshotCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Write a snapshot to a new file for another host: an OCI archive, the same for the same snapshot
+    Export(ExportArgs),
+    /// Take a snapshot from a file that export has written
+    Import(ImportArgs),
     /// Remove a snapshot; sandboxes that began with it go on
     Remove { name: String },
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    pub name: String,
+    pub file: PathBuf,
+    /// Pack its chunks: none, lz4 or zstd[:LEVEL]
+    #[arg(long, default_value_t = Style::Zstd(3))]
+    pub codec: Style,
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    pub file: PathBuf,
+    /// Name of the snapshot here [default: the one that it had]
+    #[arg(long)]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub coming: ComingArgs,
+}
+
+/// How snapshots come from elsewhere.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ComingArgs {
+    /// Take it though another host's key has sealed it, and seal it by this host's: whoever made it decides what runs
+    #[arg(long)]
+    pub trust: bool,
+    /// Put it into the store of chunks
+    #[arg(long)]
+    pub store: bool,
+}
+
+impl From<ComingArgs> for Coming {
+    fn from(ComingArgs { trust, store }: ComingArgs) -> Self {
+        Self { is_trusted: trust, is_stored: store }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -261,6 +301,30 @@ pub enum StoreCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Write snapshots to a directory for other hosts, an OCI image layout, which gets only the chunks that it lacks
+    Push {
+        /// Directory of the layout; made if missing
+        dir: PathBuf,
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+        /// Pack chunks: none, lz4 or zstd[:LEVEL]
+        #[arg(long, default_value_t = Style::Zstd(3))]
+        codec: Style,
+    },
+    /// Take snapshots from a directory that push has written, or a copy of it
+    Pull {
+        /// Directory of the layout
+        dir: PathBuf,
+        /// Names of the snapshots [default: all that it has]
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+        #[command(flatten)]
+        coming: ComingArgs,
+    },
+    /// Write a snapshot to a new file for another host, as snapshot export does
+    Export(ExportArgs),
+    /// Take a snapshot from a file, as snapshot import does
+    Import(ImportArgs),
     /// Read all chunks, and compare what snapshots need with what there is
     Verify,
     /// Remove chunks that no snapshot needs

@@ -1,10 +1,11 @@
 //! The store's directory: `dblocks/`, an index of them, and a lock.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
 use rustix::process::geteuid;
@@ -53,6 +54,8 @@ fn check_directory(path: &Path) -> io::Result<()> {
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
+    /// Where the dblocks lie, if it is of such alone.
+    files: Option<Arc<BTreeMap<u32, PathBuf>>>,
 }
 
 /// The outcome of a verification.
@@ -72,7 +75,7 @@ impl Store {
     /// # Errors
     /// It cannot be made.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
-        let store = Self { root: root.into() };
+        let store = Self { root: root.into(), files: None };
         let made = || -> io::Result<()> {
             if !store.dblocks().is_dir() {
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(store.dblocks())?;
@@ -86,11 +89,42 @@ impl Store {
         Ok(store)
     }
 
+    /// A store of dblocks that lie elsewhere, each by its number. It is read alone: there is no writer.
+    #[must_use]
+    pub fn of_files(files: BTreeMap<u32, PathBuf>) -> Self {
+        Self { root: PathBuf::new(), files: Some(files.into()) }
+    }
+
+    /// Takes a dblock from elsewhere, by a link if that can be, unless there is one of its number. Whoever reads it looks at what is in it.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub fn adopt(&self, id: u32, from: &Path) -> Result<(), StoreError> {
+        let path = self.path(id);
+        let adopt = || match fs::hard_link(from, &path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(_) => {
+                let new = path.with_extension("new");
+                let mut options = OpenOptions::new();
+                let mut to = options.create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+                io::copy(&mut open_file(from)?, &mut to)?;
+                fs::rename(&new, &path)
+            }
+            linked => linked,
+        };
+        adopt().map_err(StoreError::io("take a dblock from elsewhere"))
+    }
+
     fn dblocks(&self) -> PathBuf {
         self.root.join(DBLOCKS)
     }
 
-    pub(crate) fn path(&self, id: u32) -> PathBuf {
+    /// Where a dblock is, if it is there.
+    #[must_use]
+    pub fn path(&self, id: u32) -> PathBuf {
+        if let Some(files) = &self.files {
+            return files.get(&id).cloned().unwrap_or_default();
+        }
         self.dblocks().join(format!("{id:08x}"))
     }
 
@@ -101,6 +135,9 @@ impl Store {
     /// Takes the right to write, which goes with the file.
     pub(crate) fn lock(&self) -> Result<File, StoreError> {
         let failed = StoreError::io("lock the store");
+        if self.files.is_some() {
+            return Err(failed(io::ErrorKind::ReadOnlyFilesystem.into()));
+        }
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).read(true).write(true).mode(0o600);
         let lock = options.open(self.root.join(LOCK)).map_err(&failed)?;

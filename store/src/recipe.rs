@@ -1,8 +1,6 @@
 //! Recipes: which chunks make up the files of a snapshot.
 
-#[cfg(any(test, fuzzing))]
-use std::collections::BTreeSet;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::bytes::{begin, open, seal};
 use crate::dblock::DATA_MAX;
@@ -71,8 +69,8 @@ impl Recipe {
     }
 
     /// The numbers of the dblocks that it needs.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn dblocks(&self) -> BTreeSet<u32> {
+    #[must_use]
+    pub fn dblocks(&self) -> BTreeSet<u32> {
         self.all_runs().map(|run| run.first.id).collect()
     }
 

@@ -63,6 +63,8 @@ pub enum SnapshotError {
     Hold { place: Place, source: io::Error },
     #[error("cannot use what is held of snapshot {place}: {source}")]
     Held { place: Place, source: io::Error },
+    #[error("cannot {what}: {why}")]
+    Move { what: String, why: Box<dyn std::error::Error + Send + Sync> },
     #[error("cannot remove snapshot {place}: {source}")]
     Remove { place: Place, source: io::Error },
 }

@@ -25,7 +25,9 @@ use super::manifest::{
     BelowPages, CpuFeatures, Described, FIRST_VERSION, FileDigest, Files, MANIFEST, Manifest, PackedBy,
     VERSION,
 };
-use super::place::{FRESH_INDEX, FRESH_RECIPE, INDEX, KERNEL, LAYER, ORPHANS, PAGES, Place, RECIPE, TABLE};
+use super::place::{
+    FRESH_INDEX, FRESH_RECIPE, INDEX, KERNEL, LAYER, MOVED, ORPHANS, PAGES, Place, RECIPE, TABLE,
+};
 use super::sealing::{self, ContentKey};
 use super::sharing::{self, SHARED};
 use super::{digest, working_set};
@@ -101,7 +103,7 @@ fn image_files(new: impl Fn(&str) -> io::Result<File>) -> io::Result<ImageFiles>
     Ok(ImageFiles::alone(kernel, pages, new(TABLE)?, new(ORPHANS)?))
 }
 
-type Step<T> = Result<T, (&'static str, io::Error)>;
+pub(super) type Step<T> = Result<T, (&'static str, io::Error)>;
 
 impl Making {
     /// Begins a snapshot; what makers that were killed have left there goes.
@@ -308,7 +310,7 @@ impl Making {
         let manifest = self.describe(head, container, layer, host.processor).map_err(failed)?;
         let text = manifest.sealed_by(key);
         let text = text.map_err(|why| SnapshotError::Unfit { place: place.clone(), why })?;
-        self.write_manifest(&text).map_err(failed)?;
+        write_manifest(&self.directory, &text).map_err(failed)?;
         if let Some(beside) = &self.beside {
             match rename_new(self.above.as_fd(), beside, &self.name) {
                 Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
@@ -359,20 +361,20 @@ impl Making {
             files,
         })
     }
+}
 
-    /// Writes the manifest, by which a directory becomes a snapshot.
-    fn write_manifest(&self, text: &[u8]) -> Step<()> {
-        let fresh = format!(".{MANIFEST}");
-        let write = || -> io::Result<()> {
-            let mut file = self.directory.new_file(&fresh)?;
-            io::Write::write_all(&mut file, text)?;
-            file.sync_all()?;
-            fs::fsync(&self.directory)?;
-            self.directory.rename(&fresh, MANIFEST)?;
-            Ok(fs::fsync(&self.directory)?)
-        };
-        write().map_err(|error| ("writing its manifest", error))
-    }
+/// Writes the manifest, by which a directory becomes a snapshot.
+pub(super) fn write_manifest(directory: &Directory, text: &[u8]) -> Step<()> {
+    let fresh = format!(".{MANIFEST}");
+    let write = || -> io::Result<()> {
+        let mut file = directory.new_file(&fresh)?;
+        io::Write::write_all(&mut file, text)?;
+        file.sync_all()?;
+        fs::fsync(directory)?;
+        directory.rename(&fresh, MANIFEST)?;
+        Ok(fs::fsync(directory)?)
+    };
+    write().map_err(|error| ("writing its manifest", error))
 }
 
 impl Drop for Making {
@@ -389,7 +391,7 @@ pub(super) fn blocks_of(file: &File) -> u64 {
 }
 
 /// The directory above, whoever's it is, and the name in it.
-fn above_of(path: &Path) -> io::Result<(OwnedFd, OsString)> {
+pub(super) fn above_of(path: &Path) -> io::Result<(OwnedFd, OsString)> {
     let path = std::path::absolute(path)?;
     let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::IsADirectory))?.to_owned();
     let above = path.parent().unwrap_or(Path::new("/"));
@@ -424,7 +426,7 @@ pub(super) fn make_beside(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<(O
 }
 
 /// A directory of the caller's in one that may be somebody else's.
-fn open_in(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<Directory> {
+pub(super) fn open_in(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<Directory> {
     Directory::open(&PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name))
 }
 
@@ -445,7 +447,7 @@ fn take_empty(place: &Place, directory: &Directory) -> Result<File, SnapshotErro
         return Err(SnapshotError::NotEmpty { place: place.clone() });
     };
     let is_ours = |name: &OsString| {
-        OURS.iter().chain([&LAYER, &SHARED]).any(|ours| name.as_os_str() == *ours)
+        OURS.iter().chain([&LAYER, &SHARED, &MOVED]).any(|ours| name.as_os_str() == *ours)
             || below::names().any(|ours| *name == *ours)
     };
     let names = directory.names().map_err(failed)?;
@@ -484,15 +486,20 @@ const OURS: [&str; 18] = [
 /// Removes the files of a snapshot.
 pub(super) fn empty(directory: &Directory) -> io::Result<()> {
     empty_but_directories(directory)?;
-    match directory.directory(OsStr::new(LAYER)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        layer => {
-            removal::empty(layer?.as_fd(), "").map_err(|left| left.source)?;
-            directory.remove_directory(OsStr::new(LAYER))?;
-        }
-    }
+    [LAYER, MOVED].into_iter().try_for_each(|name| remove_tree(directory, name))?;
     // Last: what somebody has put there stays, and so does the directory.
     sharing::empty(directory)
+}
+
+/// Removes a directory of a snapshot with all that is in it, if it is there.
+pub(super) fn remove_tree(directory: &Directory, name: &str) -> io::Result<()> {
+    match directory.directory(OsStr::new(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        tree => {
+            removal::empty(tree?.as_fd(), "").map_err(|left| left.source)?;
+            directory.remove_directory(OsStr::new(name))
+        }
+    }
 }
 
 fn empty_but_directories(directory: &Directory) -> io::Result<()> {
@@ -506,7 +513,7 @@ fn empty_but_directories(directory: &Directory) -> io::Result<()> {
 }
 
 /// Removes what was made, and its directory if that was made for it. The lock is held.
-fn discard(parent: BorrowedFd<'_>, beside: Option<&OsStr>, directory: &Directory) {
+pub(super) fn discard(parent: BorrowedFd<'_>, beside: Option<&OsStr>, directory: &Directory) {
     // What stays is removed by the next maker.
     let _ = empty(directory);
     if let Some(beside) = beside {
@@ -532,7 +539,7 @@ pub(super) fn remove_abandoned(parent: BorrowedFd<'_>, of: Option<&OsStr>) {
 }
 
 /// Whether a name is one that [`make_beside`] gives; `of`: for a snapshot of this name.
-fn is_of_maker(name: &OsStr, of: Option<&OsStr>) -> bool {
+pub(super) fn is_of_maker(name: &OsStr, of: Option<&OsStr>) -> bool {
     let name = name.as_encoded_bytes();
     let Some((start, drawn)) = name.split_at_checked(name.len().saturating_sub(DIGITS)) else { return false };
     let is_drawn = drawn.len() == DIGITS && drawn.iter().all(u8::is_ascii_hexdigit);

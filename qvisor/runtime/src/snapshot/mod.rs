@@ -25,6 +25,7 @@ mod key;
 mod layer;
 mod making;
 mod manifest;
+mod moved;
 mod place;
 mod prefetch;
 mod sealing;
@@ -32,6 +33,7 @@ mod sharing;
 mod socket;
 mod store;
 mod stored;
+mod tar;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -48,6 +50,7 @@ pub use self::manifest::{
     BelowPages, CpuFeatures, Described, DescribedCommand, FileDigest, Files, FurtherDescribed, Manifest,
     MountPoint, NetworkKind, PackedBy, SealedBy,
 };
+pub use self::moved::{Coming, MoveError, Pushed};
 pub use self::place::{Place, name};
 pub use self::prefetch::Prefetch;
 pub use self::sharing::{Recorded, Recorder};

@@ -19,6 +19,8 @@ pub(super) const INDEX: &str = "base.idx";
 pub(super) const FRESH_INDEX: &str = ".base.idx";
 /// The directory beside them that has the changes to files of a sandbox of `dormouse do`.
 pub(super) const LAYER: &str = "layer";
+/// The directory beside them that has what comes from another host until it is a part of them.
+pub(super) const MOVED: &str = ".moved";
 
 /// Where a snapshot is.
 #[derive(Clone, Debug, PartialEq, Eq)]

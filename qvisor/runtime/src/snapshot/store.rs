@@ -264,20 +264,8 @@ impl Store {
             let manifest = manifest_in(&directory, &key)?;
             let content = content_key(key_file, &manifest)?;
             let files = self.files_to_read(&directory, &manifest)?;
-            let files = match &content {
-                Some(content) => content.open_files(&manifest.head, files)?,
-                None => files,
-            };
-            let page_key = content.map(|content| content.of_pages());
-            let verified = files.verify_pages(&manifest.head, &manifest.files.packed(), page_key.as_ref());
-            verified.map_err(Unfit::from)?;
-            if let Some(layer) = &manifest.files.layer {
-                let copied = directory.directory(OsStr::new(LAYER)).map_err(Unfit::from)?;
-                let sum = layer::sum(&copied).map_err(Unfit::Layer)?;
-                if sum != layer.digest {
-                    return Err(Unfit::Changed(LAYER.into()).into());
-                }
-            }
+            verify_pages(files, &manifest, content.as_ref())?;
+            verify_layer(&directory, &manifest)?;
             let of = working_set::Of::new(&manifest, &key)?;
             for name in [working_set::WORKING_SET, working_set::FILLS] {
                 match of.read_file(&directory, name) {
@@ -408,6 +396,31 @@ fn content_key(path: Option<&Path>, manifest: &Manifest) -> Result<Option<Conten
         }
         (None, Some(_)) => Err(Unfit::NeedsKey.into()),
         (Some(_), None) => Err(Unfit::NotSealed.into()),
+    }
+}
+
+/// Checks the pages of a snapshot, each by its checksum. `content`: the key that they are sealed by, if they are.
+pub(super) fn verify_pages(
+    files: ImageFiles,
+    manifest: &Manifest,
+    content: Option<&ContentKey>,
+) -> Result<(), Unfit> {
+    let files = match content {
+        Some(content) => content.open_files(&manifest.head, files)?,
+        None => files,
+    };
+    let page_key = content.map(ContentKey::of_pages);
+    Ok(files.verify_pages(&manifest.head, &manifest.files.packed(), page_key.as_ref()).map(drop)?)
+}
+
+/// Checks the changes to files that a snapshot has, if it has any.
+pub(super) fn verify_layer(directory: &Directory, manifest: &Manifest) -> Result<(), Unfit> {
+    let Some(layer) = &manifest.files.layer else { return Ok(()) };
+    let copied = directory.directory(OsStr::new(LAYER))?;
+    if layer::sum(&copied).map_err(Unfit::Layer)? == layer.digest {
+        Ok(())
+    } else {
+        Err(Unfit::Changed(LAYER.into()))
     }
 }
 

@@ -32,7 +32,7 @@ const CONTEXT: &str = "dormouse 2026 snapshot chunks";
 pub(super) const FILES: [(u8, &str, &CStr); 2] =
     [(0, KERNEL, c"dormouse-kernel"), (1, PAGES, c"dormouse-pages")];
 /// Most bytes of a recipe.
-const RECIPE_MAX: u64 = 512 << 20;
+pub(super) const RECIPE_MAX: u64 = 512 << 20;
 /// Threads that retrieve ("SnapStore", section 4.6).
 pub(super) const THREADS: usize = 3;
 /// How often a recipe is read anew whose chunks have moved meanwhile.
@@ -142,24 +142,12 @@ impl Store {
     }
 
     fn retrieve(&self, recipe: &Recipe) -> Result<(File, File), Unfit> {
-        let file = |(number, _, name): (u8, &str, &CStr)| {
-            let length = recipe
-                .length(number)
-                .ok_or(Unfit::Chunks(StoreError::Recipe { what: "a file is missing" }))?;
-            let file = UnsealedFile::new(name)?;
-            file.file().set_len(length)?;
-            Ok::<_, Unfit>((file, length))
-        };
-        let [(kernel, kernel_bytes), (pages, pages_bytes)] = [file(FILES[0])?, file(FILES[1])?];
+        let [kernel, pages] = [UnsealedFile::new(FILES[0].2)?, UnsealedFile::new(FILES[1].2)?];
         let chunks = self.chunks().map_err(|error| match error {
             SnapshotError::Chunks(error) => Unfit::Chunks(error),
             error => Unfit::Damaged(error.to_string()),
         })?;
-        let to = [(FILES[0].0, kernel.file()), (FILES[1].0, pages.file())];
-        retrieve(&chunks, recipe, &to, THREADS).map_err(Unfit::Chunks)?;
-        // The last chunk of a file may end behind it.
-        kernel.file().set_len(kernel_bytes)?;
-        pages.file().set_len(pages_bytes)?;
+        bring(&chunks, recipe, kernel.file(), pages.file())?;
         Ok((kernel.seal()?, pages.seal()?))
     }
 
@@ -303,6 +291,17 @@ fn parts_by_region<'b>(
     })
 }
 
+/// Brings the kernel and the pages of a snapshot to two files, which are empty.
+pub(super) fn bring(chunks: &Chunks, recipe: &Recipe, kernel: &File, pages: &File) -> Result<(), Unfit> {
+    let missing = || Unfit::Chunks(StoreError::Recipe { what: "a file is missing" });
+    let length = |number| recipe.length(number).ok_or_else(missing);
+    let to = [(FILES[0].0, kernel), (FILES[1].0, pages)];
+    to.into_iter().try_for_each(|(number, file)| Ok::<_, Unfit>(file.set_len(length(number)?)?))?;
+    retrieve(chunks, recipe, &to, THREADS).map_err(Unfit::Chunks)?;
+    // The last chunk of a file may end behind it.
+    to.into_iter().try_for_each(|(number, file)| Ok(file.set_len(length(number)?)?))
+}
+
 /// The recipe of a snapshot. `None`: it has none, or is no snapshot.
 fn recipe_of(root: &Directory, id: &Id) -> Result<Option<Recipe>, Unfit> {
     let read = || read_recipe(&root.directory(OsStr::new(id.as_str()))?);
@@ -317,7 +316,7 @@ fn recipe_of(root: &Directory, id: &Id) -> Result<Option<Recipe>, Unfit> {
 }
 
 /// Whether a recipe is of files as long as the manifest says, before memory is taken for them.
-fn check_lengths(recipe: &Recipe, manifest: &Manifest) -> Result<(), Unfit> {
+pub(super) fn check_lengths(recipe: &Recipe, manifest: &Manifest) -> Result<(), Unfit> {
     for ((number, name, _), bytes) in
         FILES.iter().zip([manifest.files.kernel.bytes, manifest.files.pages_bytes])
     {

@@ -45,7 +45,7 @@ const STRAY_PAGES: usize = 16;
 const STRAY_PART: usize = 10;
 /// Most pages.
 pub(super) const PAGES_MAX: usize = abi::report::WORKING_SET_MAX_PAGES;
-const LENGTH_MAX: usize = HEAD_BYTES + PAGES_MAX * NUMBER_BYTES + SEAL_BYTES;
+pub(super) const LENGTH_MAX: usize = HEAD_BYTES + PAGES_MAX * NUMBER_BYTES + SEAL_BYTES;
 
 /// The number of a page, without [`WRITTEN`].
 pub(super) const fn number(page: u32) -> u32 {
@@ -101,6 +101,19 @@ impl Of {
         if self.seal(body) != Hash::from_bytes(*seal) {
             return Err(BadWorkingSet::Sealed);
         }
+        self.pages_of(body)
+    }
+
+    /// A file that came from another host, as it is here. `is_trusted`: whoever sealed it.
+    pub(super) fn moved(&self, bytes: &[u8], is_trusted: bool) -> Result<Vec<u8>, BadWorkingSet> {
+        let pages = match bytes.split_last_chunk::<SEAL_BYTES>() {
+            Some((body, _)) if is_trusted => self.pages_of(body)?,
+            _ => self.parse(bytes)?,
+        };
+        Ok(self.encode(&pages))
+    }
+
+    fn pages_of(&self, body: &[u8]) -> Result<Vec<u32>, BadWorkingSet> {
         let (kind, rest) = body.split_first_chunk().ok_or(BadWorkingSet::Version)?;
         let (version, rest) = rest.split_first_chunk().ok_or(BadWorkingSet::Version)?;
         if (kind, u32::from_le_bytes(*version)) != (KIND, VERSION) {

@@ -3,6 +3,7 @@
 
 mod attributes;
 mod copy;
+mod packed;
 mod sum;
 
 use std::io;
@@ -17,6 +18,7 @@ use vmm::mounts::{self, Changes, LayerView, LowerDirectory};
 use self::attributes::Ids;
 use self::copy::Copier;
 pub(super) use self::copy::copy_data;
+pub(super) use self::packed::{Unpacker, pack};
 pub(super) use self::sum::sum;
 use super::hold::hold;
 
