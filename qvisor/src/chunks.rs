@@ -8,6 +8,7 @@ use runtime::snapshot::{self, PutAway, Store, StoreFigures};
 use serde_json::json;
 use vmm::checkpoint::Style;
 
+use crate::chunks_analysis;
 use crate::failure::{Failure, say};
 use crate::snapshot_args::StoreCommand;
 
@@ -53,6 +54,8 @@ pub fn run(config: Option<&Path>, command: StoreCommand) -> Result<u8, Failure> 
     let store = Store::of_user(&NodeConfig::load(config)?)?;
     match command {
         StoreCommand::Stats { json } => stats(&store.chunk_figures()?, json),
+        StoreCommand::Analyse(args) => chunks_analysis::run(&store, &args),
+        StoreCommand::Retrieve { name, json } => retrieve(&store, &name, json),
         StoreCommand::Verify => {
             let verified = store.verify_chunks()?;
             let snapshot::Verified { dblocks, chunks, bytes } = verified;
@@ -81,6 +84,21 @@ pub fn run(config: Option<&Path>, command: StoreCommand) -> Result<u8, Failure> 
             ))
         }
     }
+}
+
+fn retrieve(store: &Store, name: &str, as_json: bool) -> Result<u8, Failure> {
+    let (retrieved, took) = store.measure_retrieval(&snapshot::name(name)?)?;
+    let snapshot::Retrieved { bytes, read_bytes, reads, dblocks } = retrieved;
+    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    if as_json {
+        let object = json!({
+            "snapshot": name, "bytes": bytes, "read_bytes": read_bytes, "reads": reads, "dblocks": dblocks, "us": micros,
+        });
+        return say(&(serde_json::to_string_pretty(&object)? + "\n"));
+    }
+    say(&format!(
+        "{name}: {bytes} bytes in {micros} us\nread     {read_bytes} bytes by {reads} reads, of {dblocks} dblocks\n"
+    ))
 }
 
 fn stats(figures: &StoreFigures, as_json: bool) -> Result<u8, Failure> {

@@ -8,6 +8,7 @@ mod bases;
 mod bundle;
 mod choices;
 mod chunks;
+mod chunks_analysis;
 mod clones;
 mod codec_args;
 mod codec_bench;

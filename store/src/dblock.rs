@@ -18,7 +18,7 @@ pub const VERSION: u32 = 1;
 /// Most bytes of chunks in one, and most chunks.
 pub const DATA_MAX: usize = 4 << 20;
 pub const CHUNKS_MAX: usize = 65_535;
-const ENTRY_BYTES: usize = FINGERPRINT_BYTES + 2 + 4;
+pub const ENTRY_BYTES: usize = FINGERPRINT_BYTES + 2 + 4;
 const TRAILER_BYTES: usize = 8 + 4 + 4 + 5 * 4 + SUM_BYTES;
 /// A chunk that is packed is at least so much shorter: an eighth.
 const GAIN_PART: usize = 8;

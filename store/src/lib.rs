@@ -23,6 +23,7 @@ mod fingerprint;
 mod footers;
 mod index;
 mod recipe;
+mod redundancy;
 mod region;
 mod retrieve;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use directory::{Store, Verified};
 pub use error::StoreError;
 pub use fingerprint::Domain;
 pub use recipe::{Recipe, Relocations};
+pub use redundancy::{CHUNK_SIZES, Estimate, Redundancy};
 pub use region::{Chunking, Region};
 pub use retrieve::{Retrieved, retrieve};
 pub use writer::{Added, Writer, Written};

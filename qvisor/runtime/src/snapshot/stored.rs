@@ -4,11 +4,11 @@ use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::store::{
-    Added, Chunking, Collected, Collector, Domain, Recipe, Region, Store as Chunks, StoreError, Verified,
-    Writer, retrieve,
+    Added, Chunking, Collected, Collector, Domain, Recipe, Region, Retrieved, Store as Chunks, StoreError,
+    Verified, Writer, retrieve,
 };
 use rustix::fs::fsync;
 use vmm::checkpoint::Style;
@@ -138,13 +138,13 @@ impl Store {
             match self.retrieve(&recipe()?) {
                 // Its chunks have moved.
                 Err(Unfit::Chunks(StoreError::Gone { .. })) => {}
-                files => return files,
+                files => return files.map(|(files, _)| files),
             }
         }
-        self.retrieve(&recipe()?)
+        self.retrieve(&recipe()?).map(|(files, _)| files)
     }
 
-    fn retrieve(&self, recipe: &Recipe) -> Result<(File, File), Unfit> {
+    fn retrieve(&self, recipe: &Recipe) -> Result<((File, File), Retrieved), Unfit> {
         let file = |(number, _, name): (u8, &str, &CStr)| {
             let length = recipe
                 .length(number)
@@ -159,11 +159,31 @@ impl Store {
             error => Unfit::Damaged(error.to_string()),
         })?;
         let to = [(FILES[0].0, kernel.file()), (FILES[1].0, pages.file())];
-        retrieve(&chunks, recipe, &to, THREADS).map_err(Unfit::Chunks)?;
+        let retrieved = retrieve(&chunks, recipe, &to, THREADS).map_err(Unfit::Chunks)?;
         // The last chunk of a file may end behind it.
         kernel.file().set_len(kernel_bytes)?;
         pages.file().set_len(pages_bytes)?;
-        Ok((kernel.seal()?, pages.seal()?))
+        Ok(((kernel.seal()?, pages.seal()?), retrieved))
+    }
+
+    /// Brings the kernel and the pages of a stored snapshot into memory, which is given back at once. Result: what was read, and the time from
+    /// opening the recipe to the last chunk.
+    pub fn measure_retrieval(&self, name: &Id) -> Result<(Retrieved, Duration), SnapshotError> {
+        let place = Place::Named(name.clone());
+        let directory = self.found(&place)?;
+        let key = self.key()?;
+        let measure = || {
+            let manifest = manifest_in(&directory, &key)?;
+            if !directory.has(RECIPE) {
+                return Err(Unfit::NotStored);
+            }
+            let begin = Instant::now();
+            let recipe = read_recipe(&directory)?;
+            check_lengths(&recipe, &manifest)?;
+            let (_files, retrieved) = self.retrieve(&recipe)?;
+            Ok((retrieved, begin.elapsed()))
+        };
+        measure().map_err(|why| why.at(&place))
     }
 
     /// The snapshots that have recipes. Where it cannot be told whether there is one, that is an error: its chunks are not to go.
