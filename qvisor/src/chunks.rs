@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use vmm::checkpoint::Style;
 use vmm::process;
 
+use crate::chunks_analysis;
 use crate::chunks_bench;
 use crate::codec_args::check_chunk_codec;
 use crate::failure::{Failure, say};
@@ -101,6 +102,8 @@ pub fn run(config: Option<&Path>, command: StoreCommand) -> Result<u8, Failure> 
         StoreCommand::Export(args) => moved::export(&store, &args),
         StoreCommand::Import(args) => moved::import(&store, &args),
         StoreCommand::Stats { json } => stats(&store.chunk_figures()?, json),
+        StoreCommand::Analyse(args) => chunks_analysis::run(&store, &args),
+        StoreCommand::Retrieve { name, json } => retrieve(&store, &name, json),
         StoreCommand::Bench(args) => chunks_bench::bench(&store, &args),
         StoreCommand::Verify => {
             let verified = store.verify_chunks()?;
@@ -130,6 +133,21 @@ pub fn run(config: Option<&Path>, command: StoreCommand) -> Result<u8, Failure> 
             ))
         }
     }
+}
+
+fn retrieve(store: &Store, name: &str, as_json: bool) -> Result<u8, Failure> {
+    let (retrieved, took) = store.measure_retrieval(&snapshot::name(name)?)?;
+    let snapshot::Retrieved { bytes, read_bytes, reads, dblocks } = retrieved;
+    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    if as_json {
+        let object = json!({
+            "snapshot": name, "bytes": bytes, "read_bytes": read_bytes, "reads": reads, "dblocks": dblocks, "us": micros,
+        });
+        return say(&(serde_json::to_string_pretty(&object)? + "\n"));
+    }
+    say(&format!(
+        "{name}: {bytes} bytes in {micros} us\nread     {read_bytes} bytes by {reads} reads, of {dblocks} dblocks\n"
+    ))
 }
 
 fn stats(figures: &StoreFigures, as_json: bool) -> Result<u8, Failure> {

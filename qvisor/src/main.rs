@@ -8,6 +8,7 @@ mod bases;
 mod bundle;
 mod choices;
 mod chunks;
+mod chunks_analysis;
 mod chunks_bench;
 mod clones;
 mod codec_args;

@@ -12,6 +12,7 @@ use runtime::units::parse_time;
 use vmm::checkpoint::Style;
 
 use crate::choices::UserNamespaceChoice;
+use crate::chunks_analysis::AnalyseArgs;
 use crate::hibernation_args::HibernationArgs;
 
 #[derive(Debug, Args)]
@@ -325,6 +326,15 @@ pub enum StoreCommand {
     Export(ExportArgs),
     /// Take a snapshot from a file, as snapshot import does
     Import(ImportArgs),
+    /// Show what snapshots consist of, how much of it is there more than once, and which chunks would keep it in the fewest bytes
+    Analyse(AnalyseArgs),
+    /// Bring a stored snapshot's kernel and pages into memory, which is given back at once, and show what was read and how long that took
+    Retrieve {
+        name: String,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Read all chunks, and compare what snapshots need with what there is
     Verify,
     /// Remove chunks that no snapshot needs

@@ -21,7 +21,7 @@ pub const VERSION: u32 = 2;
 /// Most bytes of chunks in one, and most chunks.
 pub const DATA_MAX: usize = 4 << 20;
 pub const CHUNKS_MAX: usize = 65_535;
-const ENTRY_BYTES: usize = FINGERPRINT_BYTES + 2 + 4;
+pub const ENTRY_BYTES: usize = FINGERPRINT_BYTES + 2 + 4;
 const FEATURE_BYTES: usize = 4;
 /// Bytes of the trailer behind its version, before the checksums.
 #[cfg(fuzzing)]

@@ -26,6 +26,7 @@ mod index;
 #[cfg(fuzzing)]
 mod play;
 mod recipe;
+mod redundancy;
 mod region;
 mod retrieve;
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub use fingerprint::Domain;
 #[cfg(fuzzing)]
 pub use play::play;
 pub use recipe::{Recipe, Relocations};
+pub use redundancy::{CHUNK_SIZES, Estimate, Redundancy};
 pub use region::{Chunking, Region};
 pub use retrieve::{Retrieved, retrieve, retrieve_in_order};
 pub use usage::{Needed, Usage};

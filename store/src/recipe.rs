@@ -15,7 +15,7 @@ const FILES_MAX: u8 = 16;
 const FILE_MAX: u64 = 1 << 44;
 /// Most runs, and bytes of one.
 const RUNS_MAX: usize = 1 << 24;
-const RUN_BYTES: usize = 1 + 1 + 8 + 4 + 2 + 2;
+pub const RUN_BYTES: usize = 1 + 1 + 8 + 4 + 2 + 2;
 
 /// Chunks that follow each other, in the file and in their dblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

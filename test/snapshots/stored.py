@@ -318,7 +318,53 @@ def refused(world):
     world.refused("checkpoint", "--name", "on", "--leave-running", "--parent", names[0], container.id, says=("store", "--parent"))
 
 
+def analysed(world):
+    """What snapshots consist of, and have in common, is told of plain and of stored ones alike."""
+    container = world.add(Untouched(world)).begin()
+    names = [container.checkpoint(leave=True)[0] for _ in range(2)]
+    packed, _ = container.checkpoint(leave=True, more=("--codec", "lz4"))
+    key = container.place / "key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    sealed, _ = container.checkpoint(leave=True, more=("--key-file", key))
+    container.delete(force=True)
+    svg = container.place / "figures.svg"
+    found = json.loads(world.dormouse("store", "analyse", "--json", "--svg", svg, *names).stdout)
+    check(svg.read_text().startswith("<svg ") and svg.read_text().count("<polyline") == 2 * len(found["regions"]), "there is no chart")
+    check([one["name"] for one in found["snapshots"]] == names and not found["left_out"], f"it is of {found['snapshots']}")
+    for one in found["snapshots"]:
+        touched = one["elsewhere_bytes"] + sum(size for region, size in one["region_bytes"].items() if region != "kernel")
+        check(one["untouched_bytes"] + touched == one["memory_bytes"], f"the parts of {one} are not its memory")
+    for region in found["regions"]:
+        sizes, wanted = region["sizes"], sum(one["region_bytes"][region["region"]] for one in found["snapshots"])
+        for size in sizes:
+            parts = [size[name] for name in ("kept_bytes", "index_bytes", "entry_bytes", "recipe_bytes")]
+            check(size["bytes"] == wanted and sum(parts) == size["total_bytes"], f"{size} does not add up to {wanted}")
+            check(size["bytes"] == size["zero_bytes"] + size["repeated_bytes"] + size["kept_bytes"], f"{size} does not add up")
+            check(size["runs"] >= len(names), f"{size} has less than one run for each snapshot")
+        least = [size["zero_bytes"] + size["repeated_bytes"] for size in sizes]
+        check(least == sorted(least, reverse=True), f"larger chunks of {region['region']} have more in common")
+        best = min(sizes, key=lambda size: size["total_bytes"])
+        check(region["best_chunk_bytes"] == best["chunk_bytes"], f"{region['best_chunk_bytes']} is no better than {best}")
+    pages = [region["sizes"][-1] for region in found["regions"] if region["region"] != "kernel"]
+    repeated, filled = (sum(size[name] for size in pages) for name in ("repeated_bytes", "bytes"))
+    check(repeated > filled * 4 // 10, f"of two of one server {repeated} of {filled} bytes are repeated")
+    put(world, names[0])
+    again = json.loads(world.dormouse("store", "analyse", "--json", *names).stdout)
+    check(again == found, f"of a stored one it is {again}")
+    everything = json.loads(world.dormouse("store", "analyse", "--json").stdout)
+    check({*names} <= {one["name"] for one in everything["snapshots"]}, "not all are analysed")
+    check(all(any(f" {name}:" in why for why in everything["left_out"]) for name in (packed, sealed)), f"left out are {everything['left_out']}")
+    brought = json.loads(world.dormouse("store", "retrieve", "--json", names[0]).stdout)
+    check(brought["bytes"] > 8 << 20 and brought["dblocks"] > 0 < brought["us"], f"retrieving says {brought}")
+    for words, says in ((("nothing",), "nothing"), (("a/b",), "a/b"), ((packed,), "packed"), ((sealed,), "sealed"), ((names[0], names[0]), "twice"),
+                        (("--svg", container.place / "no/x", names[0]), "--svg")):
+        world.refused("store", "analyse", *words, says=(says,))
+    world.refused("store", "retrieve", names[1], says=("snapshot store",))
+
+
 CASES = [
+    ("store-analysed", analysed, ()),
     ("store-used", used, ()),
     ("store-taken", taken, ()),
     ("store-near", near, ()),

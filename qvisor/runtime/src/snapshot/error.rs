@@ -45,6 +45,8 @@ pub enum SnapshotError {
     Parent { place: Place, source: io::Error },
     #[error("cannot use the store of snapshots' chunks: {0}; see dormouse store verify")]
     Chunks(StoreError),
+    #[error("cannot analyse snapshots: {why}; see dormouse snapshot list")]
+    NothingToAnalyse { why: String },
     #[error("cannot make a snapshot of sandbox {id}: {why}")]
     Sandbox { id: String, why: String },
     #[error("cannot make a snapshot of sandbox {id}: {source}")]
@@ -124,6 +126,16 @@ pub enum Unfit {
         "its pages are packed, and hardly two of such are alike; only those made without --codec can be stored, which packs them"
     )]
     StoredPacked,
+    #[error(
+        "its content is sealed, and no two of such are alike; only those made without --key-file can be analysed"
+    )]
+    AnalysedSealed,
+    #[error(
+        "its pages are packed, and hardly two of such are alike; only those made without --codec can be analysed"
+    )]
+    AnalysedPacked,
+    #[error("it is not in the store of chunks; put it there by dormouse snapshot store")]
+    NotStored,
     #[error("it does not come back from the store of chunks: {0}; see dormouse store verify")]
     Chunks(StoreError),
     #[error("its file {0} was changed or damaged")]

@@ -12,6 +12,7 @@
 //! On systrap a snapshot's kernel is code in the VMM, so nothing of a snapshot is believed before the seal was found to be
 //! this host's (or this fleet's), and the digests to be those that it covers.
 
+mod analysis;
 pub mod bases;
 mod below;
 pub mod comparing;
@@ -39,6 +40,7 @@ mod tests;
 mod trial;
 mod working_set;
 
+pub use self::analysis::{Analysed, Analysis};
 pub use self::error::{SnapshotError, Unfit};
 pub use self::fit::Host;
 pub use self::in_memory::InMemory;
@@ -59,4 +61,4 @@ pub use self::store::{Listed, Opened, Store};
 pub use self::stored::{PutAway, StoreFigures};
 pub use self::trial::{Trial, Tried};
 pub use self::working_set::{BadWorkingSet, Recording};
-pub use ::store::{Added, Chunking, Collected, Region, Verified};
+pub use ::store::{Added, CHUNK_SIZES, Chunking, Collected, Estimate, Region, Retrieved, Verified};

@@ -5,11 +5,11 @@ use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::store::{
-    Added, Chunking, Collected, Collector, Domain, Needed, Recipe, Region, Store as Chunks, StoreError,
-    Usage, Verified, Writer, retrieve,
+    Added, Chunking, Collected, Collector, Domain, Needed, Recipe, Region, Retrieved, Store as Chunks,
+    StoreError, Usage, Verified, Writer, retrieve,
 };
 use abi::PAGE_SIZE;
 use rustix::fs::fsync;
@@ -135,20 +135,40 @@ impl Store {
             match self.retrieve(&recipe()?) {
                 // Its chunks have moved.
                 Err(Unfit::Chunks(StoreError::Gone { .. })) => {}
-                files => return files,
+                files => return files.map(|(files, _)| files),
             }
         }
-        self.retrieve(&recipe()?)
+        self.retrieve(&recipe()?).map(|(files, _)| files)
     }
 
-    fn retrieve(&self, recipe: &Recipe) -> Result<(File, File), Unfit> {
+    fn retrieve(&self, recipe: &Recipe) -> Result<((File, File), Retrieved), Unfit> {
         let [kernel, pages] = [UnsealedFile::new(FILES[0].2)?, UnsealedFile::new(FILES[1].2)?];
         let chunks = self.chunks().map_err(|error| match error {
             SnapshotError::Chunks(error) => Unfit::Chunks(error),
             error => Unfit::Damaged(error.to_string()),
         })?;
-        bring(&chunks, recipe, kernel.file(), pages.file())?;
-        Ok((kernel.seal()?, pages.seal()?))
+        let retrieved = bring(&chunks, recipe, kernel.file(), pages.file())?;
+        Ok(((kernel.seal()?, pages.seal()?), retrieved))
+    }
+
+    /// Brings the kernel and the pages of a stored snapshot into memory, which is given back at once. Result: what was read, and the time from
+    /// opening the recipe to the last chunk.
+    pub fn measure_retrieval(&self, name: &Id) -> Result<(Retrieved, Duration), SnapshotError> {
+        let place = Place::Named(name.clone());
+        let directory = self.found(&place)?;
+        let key = self.key()?;
+        let measure = || {
+            let manifest = manifest_in(&directory, &key)?;
+            if !directory.has(RECIPE) {
+                return Err(Unfit::NotStored);
+            }
+            let begin = Instant::now();
+            let recipe = read_recipe(&directory)?;
+            check_lengths(&recipe, &manifest)?;
+            let (_files, retrieved) = self.retrieve(&recipe)?;
+            Ok((retrieved, begin.elapsed()))
+        };
+        measure().map_err(|why| why.at(&place))
     }
 
     /// The snapshots that have recipes. Where it cannot be told whether there is one, that is an error: its chunks are not to go.
@@ -262,7 +282,7 @@ pub(super) fn add_files(
 }
 
 /// The region of a page.
-pub(super) fn region_of(regions: &Regions, page: u32) -> Region {
+fn region_of(regions: &Regions, page: u32) -> Region {
     match regions.of(page) {
         PageRegion::Executable => Region::Executable,
         PageRegion::File => Region::File,
@@ -272,7 +292,7 @@ pub(super) fn region_of(regions: &Regions, page: u32) -> Region {
 }
 
 /// Bytes of a file of pages, which begin with a page, in parts of one region each.
-fn parts_by_region<'b>(
+pub(super) fn parts_by_region<'b>(
     regions: &Regions,
     at: u64,
     bytes: &'b [u8],
@@ -292,14 +312,20 @@ fn parts_by_region<'b>(
 }
 
 /// Brings the kernel and the pages of a snapshot to two files, which are empty.
-pub(super) fn bring(chunks: &Chunks, recipe: &Recipe, kernel: &File, pages: &File) -> Result<(), Unfit> {
+pub(super) fn bring(
+    chunks: &Chunks,
+    recipe: &Recipe,
+    kernel: &File,
+    pages: &File,
+) -> Result<Retrieved, Unfit> {
     let missing = || Unfit::Chunks(StoreError::Recipe { what: "a file is missing" });
     let length = |number| recipe.length(number).ok_or_else(missing);
     let to = [(FILES[0].0, kernel), (FILES[1].0, pages)];
     to.into_iter().try_for_each(|(number, file)| Ok::<_, Unfit>(file.set_len(length(number)?)?))?;
-    retrieve(chunks, recipe, &to, THREADS).map_err(Unfit::Chunks)?;
+    let retrieved = retrieve(chunks, recipe, &to, THREADS).map_err(Unfit::Chunks)?;
     // The last chunk of a file may end behind it.
-    to.into_iter().try_for_each(|(number, file)| Ok(file.set_len(length(number)?)?))
+    to.into_iter().try_for_each(|(number, file)| Ok::<_, Unfit>(file.set_len(length(number)?)?))?;
+    Ok(retrieved)
 }
 
 /// The recipe of a snapshot. `None`: it has none, or is no snapshot.
@@ -371,4 +397,36 @@ fn write_recipe(directory: &Directory, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     directory.rename(FRESH_RECIPE, RECIPE)?;
     Ok(fsync(directory.as_fd())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use swap::Bits;
+
+    use super::*;
+
+    #[test]
+    fn a_part_is_cut_where_regions_change() {
+        let mut regions = Regions::default();
+        regions.set(PageRegion::File, Bits::from_words(vec![0b1_1100]));
+        regions.set(PageRegion::Executable, Bits::from_words(vec![0b1_0000]));
+        regions.set(PageRegion::Memory, Bits::from_words(vec![!0xff, (1 << 44) - 1]));
+        let cut = |first: u64, count: usize| -> Vec<(Region, u64, usize)> {
+            let bytes = vec![0; count * 4096];
+            let parts = parts_by_region(&regions, first * PAGE_SIZE, &bytes);
+            parts.map(|(region, at, bytes)| (region, at / PAGE_SIZE, bytes.len() / 4096)).collect()
+        };
+        assert_eq!(
+            cut(0, 10),
+            [
+                (Region::Anonymous, 0, 2),
+                (Region::File, 2, 2),
+                (Region::Executable, 4, 1),
+                (Region::Anonymous, 5, 3),
+                (Region::Memory, 8, 2)
+            ]
+        );
+        assert_eq!(cut(3, 1), [(Region::File, 3, 1)]);
+        assert_eq!(cut(107, 3), [(Region::Memory, 107, 1), (Region::Anonymous, 108, 2)]);
+    }
 }
