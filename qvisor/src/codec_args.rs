@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use vmm::checkpoint::Style;
 
-use crate::failure::Failure;
-
 #[derive(Debug, Subcommand)]
 pub enum CodecCommand {
     /// Measure every codec on real pages, by page and by partition of 64 KiB, and say what `auto` would choose on this disk
@@ -35,9 +33,9 @@ pub struct BenchArgs {
 }
 
 /// Refuses to pack chunks by what no chunk is packed by.
-pub fn check_chunk_codec(codec: Style, what: impl FnOnce() -> String) -> Result<(), Failure> {
+pub fn check_chunk_codec(codec: Style, what: impl FnOnce() -> String) -> Result<(), String> {
     if matches!(codec, Style::None | Style::Lz4 | Style::Zstd(_)) {
         return Ok(());
     }
-    Err(format!("cannot {}: chunks are packed by none, lz4 or zstd, not {codec}", what()).into())
+    Err(format!("cannot {}: chunks are packed by none, lz4 or zstd, not {codec}", what()))
 }

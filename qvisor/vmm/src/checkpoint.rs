@@ -12,8 +12,8 @@ use abi::PAGE_SIZE;
 use rustix::fs::{self, Advice};
 use serde::{Deserialize, Serialize};
 pub use swap::write_together;
-pub use swap::{BELOW_MAX, PageKey, PageRegion, PageSums, Regions, Style, wipe};
-use swap::{Base, BaseError, Bits, ExportError, FileBase, IndexError, PackError, PageId, StackedBase};
+pub use swap::{BELOW_MAX, Bits, PageKey, PageRegion, PageSums, Regions, Style, wipe};
+use swap::{Base, BaseError, ExportError, FileBase, IndexError, PackError, PageId, StackedBase};
 
 pub use crate::hibernate::{FileId, KnownParent};
 use crate::memory::frames_of;

@@ -401,7 +401,7 @@ fn write_recipe(directory: &Directory, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use swap::Bits;
+    use vmm::checkpoint::Bits;
 
     use super::*;
 
