@@ -266,10 +266,15 @@ pub(super) fn add_files(
     manifest: &Manifest,
     has_regions: bool,
 ) -> Result<[(u8, u64); 2], Failed> {
-    let sums = PageSums::read(&files.table, manifest.head.pages_end());
-    let sums = sums.map_err(|error| Failed::Unfit(BadImage::Pages(error).into()))?;
-    let none = Regions::default();
-    let regions = if has_regions { sums.regions() } else { &none };
+    // Nobody knows them of what is packed or sealed.
+    let is_plain = manifest.files.sealed.is_none() && manifest.files.packed.is_none();
+    let sums = if has_regions && is_plain {
+        let sums = PageSums::read(&files.table, manifest.head.pages_end());
+        sums.map_err(|error| Failed::Unfit(BadImage::Pages(error).into()))?
+    } else {
+        PageSums::default()
+    };
+    let regions = sums.regions();
     let [(kernel, _, _), (pages, _, _)] = FILES;
     let kernel_bytes = each_part(&files.kernel, |at, bytes| {
         writer.add(kernel, Region::Kernel, at, bytes).map_err(Failed::Chunks)
