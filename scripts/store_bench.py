@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import time
@@ -88,6 +89,67 @@ def make(place, chosen, plain, packed):
             ports[name] = server.port
             place.end(server)
     (place.directory / PORTS).write_text(json.dumps(ports))
+
+
+class Many:
+    """A thousand snapshots of forty kinds: programs that have loaded other modules, each taken again and again."""
+
+    KINDS = ("argparse ast asyncio base64 bdb bz2 calendar cmd codecs concurrent.futures configparser csv ctypes datetime decimal difflib email.message "
+             "fractions ftplib gzip html.parser http.client imaplib inspect json logging lzma mailbox mimetypes optparse pdb pickle plistlib "
+             "pprint random sqlite3 ssl statistics tarfile unittest").split()
+    COUNT, BLOCK, PICKED = 1000, 100, 5
+
+    def __init__(self, place, snapshots):
+        self.place, self.snapshots, self.chance = place, snapshots, random.Random(40)
+        self.snapshots.mkdir(mode=0o700)
+
+    def begin(self, kind):
+        name = f"many-{kind.replace('.', '-')}"
+        code = f"import {kind}\nprint('ready', flush=True)\nwhile True: input()"
+        words = ("--root", self.place.state, "do", "--id", name, "--memory", "256M", "--", "/usr/bin/python3", "-c", code)
+        process = subprocess.Popen([str(word) for word in (DORMOUSE, *words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if process.stdout.readline().strip() != "ready":
+            raise Failure(f"a program with {kind} does not begin")
+        return name, process
+
+    def timed(self, *words):
+        begin = time.perf_counter()
+        dormouse(self.snapshots, "--root", self.place.state, *words)
+        return time.perf_counter() - begin
+
+    def run(self, figures, told):
+        begun = []
+        try:
+            for kind in self.KINDS:
+                begun.append(self.begin(kind))
+            self.measure(figures, [name for name, _ in begun], told)
+        finally:
+            for _, process in begun:
+                process.kill()
+                process.wait()
+
+    def measure(self, figures, kinds, told):
+        names = []
+        for first in range(0, self.COUNT, self.BLOCK):
+            for number in range(first, first + self.BLOCK):
+                kind = kinds[number % len(kinds)]
+                names.append(f"{kind}-{number}")
+                took = self.timed("checkpoint", "--leave-running", "--store", "--name", names[-1], kind)
+                figures.add("many", "making and storing one", str(first + self.BLOCK), took=took)
+            for _ in range(self.PICKED):
+                figures.add("many", "listing all", str(len(names)), took=self.timed("snapshot", "list"))
+                figures.add("many", "retrieving one", str(len(names)), took=self.timed("store", "retrieve", self.chance.choice(names)))
+            figures.add("many", "collecting", str(len(names)), took=self.timed("store", "gc"))
+            told(f"many, {len(names)} snapshots take {disk_bytes(self.snapshots) / 1e6:.0f} MB")
+        self.chance.shuffle(names)
+        for first in range(0, self.COUNT, self.BLOCK):
+            for name in names[first:first + self.BLOCK]:
+                figures.add("many", "removing one", str(self.COUNT - first), took=self.timed("snapshot", "remove", name))
+            figures.add("many", "collecting, while they go", str(self.COUNT - first), took=self.timed("store", "gc", "--grace", "1ms"))
+        self.timed("store", "gc", "--grace", "1ms")
+        left = sum(1 for _ in (self.snapshots / ".chunks/dblocks").iterdir())
+        if left:
+            raise Failure(f"{left} dblocks are left, and no snapshot")
 
 
 class Clone(Sandbox):

@@ -59,8 +59,26 @@ def answer(found):
     return rows(("function", "disk", "plain, ms", "stored, ms", "stored ÷ plain"), lines)
 
 
+def ablations(found):
+    lines = []
+    for name, states in found.items():
+        row = states["all"]
+        given = row["given"][0]
+        lines.append((name, cell(row["bytes"], MB, 0), f"{given / row['bytes'][0]:.2f}", cell(row["index"], MB, 2), cell(row["storing"], 1, 1),
+                      cell(row["retrieving"], 1, 2), cell(row["reads"], 1, 0), cell(row["memory"], MB, 0)))
+    heads = ("without", "MB", "1 :", "index, MB", "storing, s", "retrieving, s", "reads", "memory, MB")
+    return rows(heads, lines)
+
+
+def many(found):
+    counts = sorted({int(count) for states in found.values() for count in states})
+    lines = [(name, *(cell(states.get(str(count), {}).get("took", []), MS, 0) for count in counts)) for name, states in found.items()]
+    return rows(("ms, with so many snapshots", *map(str, counts)), lines)
+
+
 PARTS = {"space": ("What the snapshots take", space), "time": ("Storing all", times),
-         "retrieval": ("Bringing one back", retrieval), "answer": ("The first answer of a clone", answer)}
+         "retrieval": ("Bringing one back", retrieval), "answer": ("The first answer of a clone", answer),
+         "ablations": ("Without one thing or another", ablations), "many": ("A thousand snapshots of forty kinds", many)}
 
 
 def markdown(raw):
