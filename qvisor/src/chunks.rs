@@ -31,6 +31,7 @@ struct Sums {
     shared: u64,
     near: u64,
     stored: u64,
+    again: u64,
 }
 
 fn sums(put: &PutAway) -> Sums {
@@ -40,37 +41,38 @@ fn sums(put: &PutAway) -> Sums {
         shared: sums.shared + added.shared_bytes,
         near: sums.near + added.near_bytes,
         stored: sums.stored + added.stored_bytes,
+        again: sums.again + added.again_bytes,
     })
 }
 
 /// The figures of a snapshot that was stored, for programs.
 pub fn figures(name: &str, put: &PutAway) -> Value {
-    let Sums { bytes, zero, shared, near, stored } = sums(put);
+    let Sums { bytes, zero, shared, near, stored, again } = sums(put);
     let regions: Map<String, Value> = Region::ALL
         .iter()
         .zip(&put.added)
         .filter(|(_, added)| added.bytes > 0)
         .map(|(region, added)| {
-            let Added { bytes, zero_bytes, shared_bytes, near_bytes, stored_bytes } = *added;
+            let Added { bytes, zero_bytes, shared_bytes, near_bytes, stored_bytes, again_bytes } = *added;
             let object = json!({
                 "bytes": bytes, "zero_bytes": zero_bytes, "shared_bytes": shared_bytes, "near_bytes": near_bytes,
-                "stored_bytes": stored_bytes,
+                "stored_bytes": stored_bytes, "again_bytes": again_bytes,
             });
             (region.name().to_owned(), object)
         })
         .collect();
     json!({
         "snapshot": name, "was_there": put.was_there, "bytes": bytes, "zero_bytes": zero, "shared_bytes": shared,
-        "near_bytes": near, "stored_bytes": stored, "recipe_bytes": put.recipe_bytes, "regions": regions,
+        "near_bytes": near, "stored_bytes": stored, "again_bytes": again, "recipe_bytes": put.recipe_bytes, "regions": regions,
     })
 }
 
 /// For people.
 pub fn words(put: &PutAway) -> String {
-    let Sums { zero, shared, near, stored, .. } = sums(put);
+    let Sums { zero, shared, near, stored, again, .. } = sums(put);
     format!(
-        "stored   {stored} bytes, and {} of its recipe\nshared   {shared} bytes that the store had, {zero} of zeros; {near} are like \
-         what it has\n",
+        "stored   {stored} bytes, {again} of what the store had once more, and {} of its recipe\nshared   {shared} bytes that the store had, \
+         {zero} of zeros; {near} are like what it has\n",
         put.recipe_bytes
     )
 }

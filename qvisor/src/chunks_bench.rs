@@ -24,6 +24,7 @@ fn trial(args: &StoreBenchArgs) -> Result<Trial, Failure> {
         chunking,
         has_regions: !args.no_regions,
         style: args.codec,
+        sparse_bytes: args.sparse_bytes,
         kept: args.kept_dblocks,
         in_order: args.in_order.then_some(args.kept_dblocks),
     })

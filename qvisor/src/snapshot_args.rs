@@ -373,6 +373,9 @@ pub struct StoreBenchArgs {
     /// Compare programs' own pages with none, as the paper does with what is writable
     #[arg(long)]
     pub skip_own: bool,
+    /// Keep chunks once more if a snapshot needs fewer bytes of a dblock
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 10)]
+    pub sparse_bytes: u32,
     /// Retrieve in the order of the recipes, not of dblocks
     #[arg(long)]
     pub in_order: bool,

@@ -4,23 +4,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::time::Duration;
 
-use crate::dblock::{Dblock, Filling, Footer, Record, style_number};
+use crate::dblock::{Dblock, Filling, Footer, style_number};
 use crate::directory::Store;
 use crate::error::StoreError;
 use crate::index::{ID_END, Place};
 use crate::recipe::{Recipe, Relocations};
 use crate::region::{CHUNK_MAX, Region};
+use crate::usage::slots;
 
 /// Dblocks with less than so many bytes of chunks are put together.
 const SMALL_BYTES: u32 = 1 << 20;
 
 /// Slots that a dblock can have.
 const SLOTS: usize = 1 << 16;
-
-fn slots(bits: &[u64]) -> impl Iterator<Item = u16> {
-    (0..=u16::MAX)
-        .filter(|slot| bits.get(usize::from(*slot) / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0))
-}
 
 /// The outcome of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,7 +170,7 @@ impl<'s> Collector<'s> {
             });
             let to = match footer.region {
                 Region::Difference => {
-                    let record = relocated(&dblock.record(slot)?, moved);
+                    let record = moved.of_record(&dblock.record(slot)?);
                     target.push_packed(entry.print, crc32c::crc32c(&record), &record)
                 }
                 _ => target.push(entry.print, dblock.chunk(slot, &mut room)?),
@@ -237,15 +233,6 @@ impl<'s> Collector<'s> {
         }
         Ok(self.collected)
     }
-}
-
-/// A record, which says where its base lies by now, if that has moved before it.
-fn relocated(bytes: &[u8], moved: &Relocations) -> Vec<u8> {
-    let Some(record) = Record::read(bytes) else { return bytes.to_vec() };
-    let to = moved.0.get(&record.base.id).and_then(|slots| slots.get(&record.base.slot));
-    let mut out = Vec::with_capacity(bytes.len());
-    record.with_base(to.copied().unwrap_or(record.base)).put(&mut out);
-    out
 }
 
 /// Properties that dblocks have in common whose chunks may lie in one.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::bytes::{begin, open, seal};
-use crate::dblock::DATA_MAX;
+use crate::dblock::{DATA_MAX, Record};
 use crate::error::StoreError;
 use crate::index::{ID_END, Place};
 use crate::region::{CHUNK_MAX, CHUNK_MIN, Region};
@@ -49,6 +49,17 @@ impl Relocations {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl Relocations {
+    /// A record, which says where its base lies by now.
+    pub(crate) fn of_record(&self, bytes: &[u8]) -> Vec<u8> {
+        let Some(record) = Record::read(bytes) else { return bytes.to_vec() };
+        let to = self.0.get(&record.base.id).and_then(|slots| slots.get(&record.base.slot));
+        let mut out = Vec::with_capacity(bytes.len());
+        record.with_base(to.copied().unwrap_or(record.base)).put(&mut out);
+        out
     }
 }
 

@@ -400,3 +400,42 @@ fn a_difference_that_is_damaged_or_has_lost_its_base_is_told() {
         fs::write(&path, &good).unwrap();
     }
 }
+
+#[test]
+fn a_snapshot_that_has_little_of_many_others_comes_back_by_few_reads() {
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[1; 32]));
+    let no_own = |seeds: std::ops::Range<u64>| [image(&seeds.collect::<Vec<_>>()), image(&[0; 200])].concat();
+    let mut recipes: Vec<Recipe> = (0..20)
+        .map(|number| put(&store, &domain, Style::None, &no_own(1 + number * 100..101 + number * 100), &[]).0)
+        .collect();
+    // Ten pages of each, and most of the last one.
+    let mixed: Vec<u64> =
+        (0..20).flat_map(|number| 1 + number * 100..11 + number * 100).chain(1911..2001).collect();
+    let content = [image(&mixed), image(&[0; 400])].concat();
+    let store_by = |sparse_bytes: u32| {
+        let mut writer =
+            Writer::begin(&store, &domain, Chunking::default(), Style::None).unwrap().gathering(sparse_bytes);
+        writer.add(0, Region::File, 0, &content).unwrap();
+        let written = writer.end(&[(0, content.len() as u64), (1, 0)]).unwrap();
+        (written.recipe, written.added[1])
+    };
+    let (scattered, added) = store_by(0);
+    assert_eq!((added.stored_bytes, added.again_bytes, scattered.dblocks().len()), (0, 0, 20));
+    let (gathered, added) = store_by(256 << 10);
+    assert_eq!((added.stored_bytes, added.again_bytes, gathered.dblocks().len()), (0, 19 * 10 * 4096, 2));
+    assert!(get(&store, &gathered, &place).unwrap().0 == content);
+    // The next one like it finds them there.
+    let (again, added) = store_by(256 << 10);
+    assert_eq!((added.again_bytes, again.dblocks()), (0, gathered.dblocks()));
+    recipes.extend([scattered, gathered, again]);
+    store.verify(&recipes).unwrap();
+    // Without an index, too, and when only one is left.
+    fs::remove_file(place.path().join("store/index")).unwrap();
+    let (last, _) = store_by(256 << 10);
+    let mut collector = Collector::begin(&store).unwrap();
+    collector.mark(&last);
+    let last = last.relocated(&collector.move_out(LONG).unwrap()).unwrap().unwrap_or(last);
+    collector.end(Duration::ZERO).unwrap();
+    assert!(get(&store, &last, &place).unwrap().0 == content);
+}

@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::recipe::Recipe;
 
 /// Slots of a dblock, one bit each.
-type Slots = Vec<u64>;
+pub type Slots = Vec<u64>;
 
 /// The chunks that snapshots need, and those that several do. [`Usage::add`] each recipe once.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Needed {
 }
 
 /// The slots of each dblock that a recipe needs.
-fn slots_of(recipe: &Recipe) -> BTreeMap<u32, Slots> {
+pub fn slots_of(recipe: &Recipe) -> BTreeMap<u32, Slots> {
     let mut all: BTreeMap<u32, Slots> = BTreeMap::new();
     for run in recipe.all_runs() {
         let slots = all.entry(run.first.id).or_default();
@@ -36,6 +36,13 @@ fn slots_of(recipe: &Recipe) -> BTreeMap<u32, Slots> {
         (first..end).for_each(|slot| slots[slot / 64] |= 1 << (slot % 64));
     }
     all
+}
+
+/// Those of a dblock that are set.
+pub fn slots(bits: &[u64]) -> impl Iterator<Item = u16> {
+    (0..=u16::MAX)
+        .take(bits.len() * 64)
+        .filter(|slot| bits.get(usize::from(*slot) / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0))
 }
 
 fn has(slots: Option<&Slots>, slot: usize) -> bool {

@@ -1,10 +1,14 @@
 //! Storing: chunks that the store has are left to it, the others go to dblocks of their region ("SnapStore", section 4.5).
 
+mod gather;
+
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs::File;
 
 use codec::Style;
 
+use self::gather::SPARSE_BYTES;
 use crate::dblock::{Filling, Footer, Record};
 use crate::difference::{self, DIFFERENCE_MAX, Features};
 use crate::directory::Store;
@@ -31,6 +35,8 @@ pub struct Added {
     pub near_bytes: u64,
     /// Bytes that these and the other chunks take in dblocks, without their entries.
     pub stored_bytes: u64,
+    /// Bytes of chunks, or differences, that the store had and keeps once more, so that the snapshot comes back by few reads.
+    pub again_bytes: u64,
 }
 
 /// A snapshot that was stored. Until it is dropped nobody collects what its recipe needs.
@@ -70,12 +76,17 @@ pub struct Writer<'s> {
     /// The dblocks that the index is of.
     ids: BTreeSet<u32>,
     next: u32,
+    /// The number of its first one.
+    first: u32,
+    sparse_bytes: u32,
     /// Those that it has made, which go if it is dropped before its end.
     made: Vec<u32>,
     filling: [Option<Filling>; Region::ALL.len()],
     footers: Footers,
     recipe: Recipe,
     added: [Added; Region::ALL.len()],
+    /// Bytes of all that it has put into dblocks.
+    stored_bytes: u64,
     /// A chunk that was read, the record that is to be written, and one that may be.
     room: Vec<u8>,
     record: Vec<u8>,
@@ -110,15 +121,25 @@ impl<'s> Writer<'s> {
             index,
             ids,
             next,
+            first: next,
+            sparse_bytes: SPARSE_BYTES,
             made: Vec::new(),
             filling: [const { None }; Region::ALL.len()],
             footers: Footers::default(),
             recipe: Recipe::new(Region::ALL.map(|region| chunking.chunk_bytes(region))),
             added: Default::default(),
+            stored_bytes: 0,
             room: Vec::new(),
             record: Vec::new(),
             record_room: Vec::new(),
         })
+    }
+
+    /// With so many bytes of a dblock as little: if a snapshot needs less of one, they are kept once more; to measure what that brings.
+    #[must_use]
+    pub fn gathering(mut self, sparse_bytes: u32) -> Self {
+        self.sparse_bytes = sparse_bytes;
+        self
     }
 
     /// With so many dblocks at most whose fingerprints are kept in memory; to measure what that brings.
@@ -173,25 +194,28 @@ impl<'s> Writer<'s> {
         let base = features.and_then(|features| self.nearest(region, &features, chunk));
         if let Some(base) = base {
             let record = std::mem::take(&mut self.record);
-            let difference = self.push(region, print, &record, None);
+            let difference = self.put(Region::Difference, print, &record, None);
+            let added = &mut self.added[usize::from(region.number())];
+            added.near_bytes += chunk.len() as u64;
+            added.stored_bytes += record.len() as u64;
             self.record = record;
-            self.added[usize::from(region.number())].near_bytes += chunk.len() as u64;
             return Ok(Kept { place: base, difference: Some(difference?) });
         }
         let features = nears.then(|| features.unwrap_or_default());
-        Ok(Kept { place: self.push(region, print, chunk, features)?, difference: None })
+        let before = self.stored_bytes;
+        let place = self.put(region, print, chunk, features)?;
+        self.added[usize::from(region.number())].stored_bytes += self.stored_bytes - before;
+        Ok(Kept { place, difference: None })
     }
 
-    /// Puts a chunk of a region into a dblock, or, without features where it has some, a record of one.
-    fn push(
+    /// Puts a chunk, or a record of one, into a dblock of its region.
+    fn put(
         &mut self,
-        region: Region,
+        of: Region,
         print: Fingerprint,
         bytes: &[u8],
         features: Option<Features>,
     ) -> Result<Place, StoreError> {
-        let is_record = self.chunking.nears(region) && features.is_none();
-        let of = if is_record { Region::Difference } else { region };
         let number = usize::from(of.number());
         if self.filling[number].as_ref().is_some_and(|filling| !filling.has_room()) {
             self.seal(number)?;
@@ -211,8 +235,7 @@ impl<'s> Writer<'s> {
             _ => filling.push(print, bytes),
         };
         let place = Place { id: filling.id, slot };
-        self.added[usize::from(region.number())].stored_bytes +=
-            u64::from(filling.footer().data_len - before);
+        self.stored_bytes += u64::from(filling.footer().data_len - before);
         if let Some(features) = features {
             filling.push_features(features);
             self.index.insert_features(&features, place);
@@ -225,8 +248,9 @@ impl<'s> Writer<'s> {
 
     /// A chunk that the store has, and that is this one.
     fn find(&mut self, region: Region, print: &Fingerprint, chunk: &[u8]) -> Option<Kept> {
-        // Not finding one costs no more than its room.
-        let places: Vec<Place> = self.index.find(print).take(CANDIDATES_MAX).collect();
+        // Not finding one costs no more than its room. What was stored last is likely near what is looked for next.
+        let mut places: Vec<Place> = self.index.find(print).take(CANDIDATES_MAX).collect();
+        places.sort_unstable_by_key(|place| Reverse(*place));
         places.into_iter().find_map(|place| {
             let (of, record) = self.content(place, |footer, slot| {
                 let entry = footer.entries.get(usize::from(slot));
@@ -315,12 +339,13 @@ impl<'s> Writer<'s> {
     /// # Errors
     /// A dblock cannot be written.
     pub fn end(mut self, lengths: &[(u8, u64)]) -> Result<Written, StoreError> {
+        self.recipe.sort();
+        self.gather()?;
         for number in 0..self.filling.len() {
             self.seal(number)?;
         }
         self.store.sync()?;
         lengths.iter().for_each(|(file, bytes)| self.recipe.set_length(*file, *bytes));
-        self.recipe.sort();
         self.recipe.check()?;
         self.made.clear();
         // The next writer can do without.

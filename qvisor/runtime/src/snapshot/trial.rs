@@ -24,6 +24,8 @@ pub struct Trial {
     pub has_regions: bool,
     /// By which chunks are packed.
     pub style: Style,
+    /// Bytes of a dblock that are kept once more, if a snapshot needs less of it.
+    pub sparse_bytes: u32,
     /// How many dblocks' fingerprints are kept in memory while storing.
     pub kept: usize,
     /// Retrieve in the order of the recipe, and keep in memory where the chunks of so many dblocks are.
@@ -98,7 +100,8 @@ impl Store {
         // Nobody else has it.
         let domain = Domain::new(&[0; 32]);
         let writer = Writer::begin(chunks, &domain, trial.chunking, trial.style);
-        let mut writer = writer.map_err(SnapshotError::Chunks)?.keeping(trial.kept);
+        let mut writer =
+            writer.map_err(SnapshotError::Chunks)?.keeping(trial.kept).gathering(trial.sparse_bytes);
         let lengths = stored::add_files(&mut writer, &files, &manifest, trial.has_regions)
             .map_err(|why| why.at(&place))?;
         let index_bytes = writer.index_bytes();
