@@ -48,7 +48,7 @@ fn sums(put: &PutAway) -> Sums {
 /// The figures of a snapshot that was stored, for programs.
 pub fn figures(name: &str, put: &PutAway) -> Value {
     let Sums { bytes, zero, shared, near, stored, again } = sums(put);
-    let regions: Map<String, Value> = Region::ALL
+    let regions: Map<String, Value> = Region::OF_MEMORY
         .iter()
         .zip(&put.added)
         .filter(|(_, added)| added.bytes > 0)

@@ -43,8 +43,10 @@ pub fn run(store: &Store, args: &AnalyseArgs) -> Result<u8, Failure> {
 
 /// The regions of which there is something, with their outcomes.
 fn regions(analysis: &Analysis) -> impl Iterator<Item = (Region, &[Estimate])> {
-    let all =
-        Region::ALL.into_iter().zip(&analysis.estimates).map(|(region, estimates)| (region, &estimates[..]));
+    let all = Region::OF_MEMORY
+        .into_iter()
+        .zip(&analysis.estimates)
+        .map(|(region, estimates)| (region, &estimates[..]));
     all.filter(|(_, estimates)| estimates.iter().any(|estimate| estimate.bytes > 0))
 }
 
@@ -67,7 +69,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 fn parts(one: &Analysed) -> Vec<(&'static str, u64)> {
     let mut parts = vec![("untouched", one.untouched_bytes), ("elsewhere", one.elsewhere_bytes)];
     let bytes = one.region_bytes.iter().copied();
-    parts.extend(Region::ALL.into_iter().map(Region::name).zip(bytes));
+    parts.extend(Region::OF_MEMORY.into_iter().map(Region::name).zip(bytes));
     parts
 }
 
@@ -127,7 +129,7 @@ fn object(analysis: &Analysis) -> Value {
 }
 
 fn of_snapshot(one: &Analysed) -> Value {
-    let regions: serde_json::Map<String, Value> = Region::ALL
+    let regions: serde_json::Map<String, Value> = Region::OF_MEMORY
         .into_iter()
         .zip(one.region_bytes)
         .map(|(region, bytes)| (region.name().to_owned(), bytes.into()))

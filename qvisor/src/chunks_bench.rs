@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use runtime::snapshot::{self, Chunking, Region, Store, Trial, Tried};
+use runtime::snapshot::{self, Chunking, Listed, Region, Store, Trial, Tried};
 use runtime::state::Id;
 use serde_json::{Value, json};
 
@@ -36,7 +36,11 @@ pub fn bench(store: &Store, args: &StoreBenchArgs) -> Result<u8, Failure> {
     let trial = trial(args)?;
     let mut names: Vec<Id> = args.names.iter().map(|name| snapshot::name(name)).collect::<Result<_, _>>()?;
     if names.is_empty() {
-        names = store.list()?.iter().map(|one| snapshot::name(&one.name)).collect::<Result<_, _>>()?;
+        let all = store.list()?;
+        let is_plain = |one: &&Listed| {
+            one.manifest.as_ref().is_some_and(|of| of.files.sealed.is_none() && of.files.packed.is_none())
+        };
+        names = all.iter().filter(is_plain).map(|one| snapshot::name(&one.name)).collect::<Result<_, _>>()?;
     }
     let (tried, bytes) = store.try_storing(&names, &trial, &args.dir)?;
     let sum = |of: &dyn Fn(&Tried) -> u64| tried.iter().map(of).sum::<u64>();

@@ -150,6 +150,8 @@ impl<'s> Collector<'s> {
         let footer = &dblock.footer;
         let mut room = [0; CHUNK_MAX as usize];
         let (mut places, mut bytes) = (HashMap::new(), 0);
+        // One that cannot be read stays, as one that is damaged does.
+        let unreadable = |_| StoreError::Dblock { id: dblock.id, what: "it cannot be read" };
         let needed: Vec<u16> =
             self.live.get(&dblock.id).map(|bits| slots(bits).collect()).unwrap_or_default();
         for slot in needed {
@@ -170,10 +172,10 @@ impl<'s> Collector<'s> {
             });
             let to = match footer.region {
                 Region::Difference => {
-                    let record = moved.of_record(&dblock.record(slot)?);
+                    let record = moved.of_record(&dblock.record(slot).map_err(unreadable)?);
                     target.push_packed(entry.print, crc32c::crc32c(&record), &record)
                 }
-                _ => target.push(entry.print, dblock.chunk(slot, &mut room)?),
+                _ => target.push(entry.print, dblock.chunk(slot, &mut room).map_err(unreadable)?),
             };
             if let Some(features) = footer.features.get(usize::from(slot)) {
                 target.push_features(*features);
@@ -182,6 +184,13 @@ impl<'s> Collector<'s> {
             bytes += u64::from(entry.len);
         }
         Ok((places, bytes))
+    }
+
+    /// The recipe of a snapshot could not be relocated: what it needs stays where it is.
+    pub fn keep(&mut self, recipe: &Recipe) {
+        for run in recipe.all_runs() {
+            self.left.remove(&run.first.id);
+        }
     }
 
     /// Removes dblocks of which it has been said for `grace` that nobody needs them, and that indeed nobody does: room for what moves.

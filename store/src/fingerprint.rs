@@ -23,7 +23,7 @@ impl Fingerprint {
 
     /// The one that stands for a feature in an index.
     pub fn of_feature(feature: u32) -> Self {
-        Self((u64::from(feature) | 1 << 63).to_le_bytes())
+        Self(u64::from(feature).to_le_bytes())
     }
 
     /// Its bits, as a number.
@@ -60,9 +60,9 @@ impl Domain {
         hash.as_bytes().first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// The key of features.
-    pub fn feature_key(&self) -> u64 {
-        let hash = blake3::keyed_hash(&self.keys[0], b"features");
+    /// The key of a region's features.
+    pub fn feature_key(&self, region: Region) -> u64 {
+        let hash = blake3::keyed_hash(&self.keys[usize::from(region.number())], b"features");
         hash.as_bytes().first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 

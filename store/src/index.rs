@@ -18,8 +18,9 @@ const TAG_BITS: u32 = 64 - SLOT_BITS - ID_BITS;
 pub const ID_END: u32 = 1 << ID_BITS;
 /// How far is looked: where so many are next to each other, somebody has made them so.
 const STEPS_MAX: usize = 1 << 16;
-/// Places of a feature.
-const LIKE_MAX: usize = 2;
+/// Places of a feature that are added, and that are looked at: others may have a part of it in common.
+const LIKE_ADDED: usize = 4;
+const LIKE_MAX: usize = 8;
 /// Fewest words.
 const WORDS_MIN: usize = 1 << 10;
 
@@ -82,7 +83,7 @@ impl Index {
     pub fn insert_features(&mut self, features: &Features, place: Place) {
         for feature in features.iter().filter(|feature| **feature != 0) {
             let print = Fingerprint::of_feature(*feature);
-            if self.find(&print).nth(LIKE_MAX - 1).is_none() {
+            if self.find(&print).nth(LIKE_ADDED - 1).is_none() {
                 self.insert(&print, place);
             }
         }

@@ -27,6 +27,10 @@ impl Region {
     pub const ALL: [Self; 6] =
         [Self::Executable, Self::File, Self::Anonymous, Self::Memory, Self::Kernel, Self::Difference];
 
+    /// Those that memory is of.
+    pub const OF_MEMORY: [Self; 5] =
+        [Self::Executable, Self::File, Self::Anonymous, Self::Memory, Self::Kernel];
+
     /// Its number, from 0.
     #[must_use]
     pub const fn number(self) -> u8 {
@@ -73,14 +77,17 @@ impl Chunking {
     /// All regions in chunks of so many bytes, a power of two from 64 to 4096.
     #[must_use]
     pub fn uniform(bytes: u32) -> Option<Self> {
-        let of_memory = Region::ALL.iter().filter(|region| **region != Region::Difference);
-        of_memory.copied().try_fold(Self::default(), |chunking, region| chunking.with(region, bytes))
+        Region::OF_MEMORY
+            .into_iter()
+            .try_fold(Self::default(), |chunking, region| chunking.with(region, bytes))
     }
 
     /// With chunks of so many bytes, a power of two from 64 to 4096, in a region.
     #[must_use]
     pub fn with(mut self, region: Region, bytes: u32) -> Option<Self> {
-        let is_possible = bytes.is_power_of_two() && (CHUNK_MIN..=CHUNK_MAX).contains(&bytes);
+        let is_possible = bytes.is_power_of_two()
+            && (CHUNK_MIN..=CHUNK_MAX).contains(&bytes)
+            && region != Region::Difference;
         self.chunk_bytes[usize::from(region.number())] = bytes;
         is_possible.then_some(self)
     }

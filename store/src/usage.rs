@@ -1,6 +1,6 @@
 //! How much of what is stored a snapshot has to itself, and how much others have as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::directory::Store;
 use crate::error::StoreError;
@@ -10,10 +10,15 @@ use crate::recipe::Recipe;
 pub type Slots = Vec<u64>;
 
 /// The chunks that snapshots need, and those that several do. [`Usage::add`] each recipe once.
-#[derive(Clone, Debug, Default)]
-pub struct Usage {
+#[derive(Clone, Debug)]
+pub struct Usage<'s> {
+    store: &'s Store,
+    /// The dblocks that there are.
+    ids: BTreeSet<u32>,
     needed: BTreeMap<u32, Slots>,
     shared: BTreeMap<u32, Slots>,
+    /// Bytes of the chunks of dblocks; `None`: one is damaged.
+    lengths: BTreeMap<u32, Option<Vec<u16>>>,
 }
 
 /// Bytes in dblocks that a snapshot needs, without their entries.
@@ -25,10 +30,10 @@ pub struct Needed {
     pub shared_bytes: u64,
 }
 
-/// The slots of each dblock that a recipe needs.
-pub fn slots_of(recipe: &Recipe) -> BTreeMap<u32, Slots> {
+/// The slots of each of these dblocks that a recipe needs.
+pub fn slots_of(recipe: &Recipe, ids: &BTreeSet<u32>) -> BTreeMap<u32, Slots> {
     let mut all: BTreeMap<u32, Slots> = BTreeMap::new();
-    for run in recipe.all_runs() {
+    for run in recipe.all_runs().filter(|run| ids.contains(&run.first.id)) {
         let slots = all.entry(run.first.id).or_default();
         let first = usize::from(run.first.slot);
         let end = first + usize::from(run.count);
@@ -49,10 +54,19 @@ fn has(slots: Option<&Slots>, slot: usize) -> bool {
     slots.and_then(|slots| slots.get(slot / 64)).is_some_and(|word| word >> (slot % 64) & 1 != 0)
 }
 
-impl Usage {
+impl<'s> Usage<'s> {
+    /// Of no snapshots yet.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn new(store: &'s Store) -> Result<Self, StoreError> {
+        let (needed, shared, lengths) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Self { store, ids: store.ids()?.0, needed, shared, lengths })
+    }
+
     /// A snapshot needs the chunks of its recipe.
     pub fn add(&mut self, recipe: &Recipe) {
-        for (id, slots) in slots_of(recipe) {
+        for (id, slots) in slots_of(recipe, &self.ids) {
             let needed = self.needed.entry(id).or_default();
             needed.resize(needed.len().max(slots.len()), 0);
             let shared = self.shared.entry(id).or_default();
@@ -64,22 +78,23 @@ impl Usage {
         }
     }
 
-    /// Bytes that a snapshot needs, whose recipe was added.
-    ///
-    /// # Errors
-    /// A dblock is damaged, or gone.
-    pub fn of(&self, store: &Store, recipe: &Recipe) -> Result<Needed, StoreError> {
+    /// Bytes that a snapshot needs, whose recipe was added, of dblocks that are there and can be read.
+    pub fn of(&mut self, recipe: &Recipe) -> Needed {
         let mut found = Needed::default();
-        for (id, slots) in slots_of(recipe) {
-            let dblock = store.dblock(id)?;
-            for (slot, entry) in
-                dblock.footer.entries.iter().enumerate().filter(|(slot, _)| has(Some(&slots), *slot))
+        for (id, slots) in slots_of(recipe, &self.ids) {
+            let read = || {
+                let dblock = self.store.dblock(id).ok()?;
+                Some(dblock.footer.entries.iter().map(|entry| entry.len).collect())
+            };
+            let lengths = self.lengths.entry(id).or_insert_with(read);
+            let shared = self.shared.get(&id);
+            for (slot, len) in
+                lengths.iter().flatten().enumerate().filter(|(slot, _)| has(Some(&slots), *slot))
             {
-                let is_shared = has(self.shared.get(&id), slot);
-                let bytes = if is_shared { &mut found.shared_bytes } else { &mut found.unique_bytes };
-                *bytes += u64::from(entry.len);
+                let bytes = if has(shared, slot) { &mut found.shared_bytes } else { &mut found.unique_bytes };
+                *bytes += u64::from(*len);
             }
         }
-        Ok(found)
+        found
     }
 }

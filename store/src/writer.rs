@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs::File;
 
-use codec::Style;
+use codec::{Packer, Style, TableSet};
 
 use self::gather::SPARSE_BYTES;
 use crate::dblock::{Filling, Footer, Record};
@@ -21,6 +21,8 @@ use crate::region::{CHUNK_MAX, Chunking, Region};
 
 /// So many places are looked at for a chunk: more have its tag by ill will alone.
 const CANDIDATES_MAX: usize = 64;
+/// Bytes that a difference takes beside its own: an entry, and likely a run of one chunk.
+const RECORD_COST: usize = 32;
 
 /// The outcome of storing one region of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,9 +70,11 @@ pub struct Writer<'s> {
     store: &'s Store,
     domain: Domain,
     domain_tag: u32,
-    feature_key: u64,
+    feature_keys: [u64; Region::ALL.len()],
     chunking: Chunking,
     style: Style,
+    /// By that style, if it packs.
+    packer: Option<Packer>,
     lock: Option<File>,
     index: Index,
     /// The dblocks that the index is of.
@@ -114,9 +118,10 @@ impl<'s> Writer<'s> {
             store,
             domain: domain.clone(),
             domain_tag: domain.tag(),
-            feature_key: domain.feature_key(),
+            feature_keys: Region::ALL.map(|region| domain.feature_key(region)),
             chunking,
             style,
+            packer: (style != Style::None).then(|| Packer::new(style, None::<TableSet>)),
             lock: Some(lock),
             index,
             ids,
@@ -190,7 +195,7 @@ impl<'s> Writer<'s> {
             return Ok(kept);
         }
         let nears = self.chunking.nears(region);
-        let features = nears.then(|| difference::features(self.feature_key, chunk)).flatten();
+        let features = if nears { self.features(region, chunk) } else { None };
         let base = features.and_then(|features| self.nearest(region, &features, chunk));
         if let Some(base) = base {
             let record = std::mem::take(&mut self.record);
@@ -206,6 +211,10 @@ impl<'s> Writer<'s> {
         let place = self.put(region, print, chunk, features)?;
         self.added[usize::from(region.number())].stored_bytes += self.stored_bytes - before;
         Ok(Kept { place, difference: None })
+    }
+
+    fn features(&self, region: Region, chunk: &[u8]) -> Option<Features> {
+        difference::features(self.feature_keys[usize::from(region.number())], chunk)
     }
 
     /// Puts a chunk, or a record of one, into a dblock of its region.
@@ -275,22 +284,37 @@ impl<'s> Writer<'s> {
         let mut best = None;
         self.record.clear();
         let domain = self.domain_tag;
+        let mut most = 0;
         for place in self.index.like(features) {
-            let is_base = |footer: &Footer, _| {
-                footer.region == region
+            let is_base = |footer: &Footer, slot: u16| {
+                let of_it = footer.features.get(usize::from(slot));
+                let is_like =
+                    of_it.is_some_and(|of_it| of_it.iter().any(|one| *one != 0 && features.contains(one)));
+                is_like
+                    && footer.region == region
                     && footer.domain == domain
                     && footer.chunk_bytes as usize == chunk.len()
             };
             if self.content(place, is_base).is_none() {
                 continue;
             }
-            let most = if best.is_some() { self.record.len() } else { DIFFERENCE_MAX };
+            if best.is_none() {
+                most = self.longest_difference(chunk);
+            }
             if Record::make(place, &self.room, chunk, most, &mut self.record_room) {
                 std::mem::swap(&mut self.record, &mut self.record_room);
                 best = Some(place);
+                most = self.record.len();
             }
         }
         best
+    }
+
+    /// How long a difference may be that is kept in place of a chunk: it has an entry of its own, and a run in the recipe.
+    fn longest_difference(&mut self, chunk: &[u8]) -> usize {
+        let mut room = [0; CHUNK_MAX as usize];
+        let packed = self.packer.as_mut().and_then(|packer| packer.pack(chunk, &mut room[..chunk.len()]));
+        packed.map_or(DIFFERENCE_MAX, |packed| packed.saturating_sub(RECORD_COST).min(DIFFERENCE_MAX))
     }
 
     /// Reads the chunk in a place, if it is one that `is_wanted`: into `room`; or the record there. `None`: it is none, or damaged, or gone.

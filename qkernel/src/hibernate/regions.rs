@@ -3,6 +3,7 @@
 use abi::hostcall as hc;
 
 use super::deflate::Bits;
+use machine::heap;
 use machine::mm::PageStore;
 use machine::mm::aspace::AddressSpace;
 use machine::mm::frames;
@@ -28,9 +29,11 @@ pub(super) fn tell(_frozen: &Frozen) {
         });
     }
     let sets = [(hc::CLASS_FILE, files), (hc::CLASS_STORE, memory), (hc::CLASS_EXECUTABLE, executable)];
-    for (region, set) in &sets {
+    for (region, set) in sets {
         let (phys, words) = set.words();
         // Only room depends on it.
-        let _ = platform::call(hc::IMAGE_REGION, [u64::from(*region), phys, words, 0, 0, 0]);
+        let _ = platform::call(hc::IMAGE_REGION, [u64::from(region), phys, words, 0, 0, 0]);
     }
+    // What they lay in is no part of the image.
+    heap::trim();
 }

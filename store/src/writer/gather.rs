@@ -18,7 +18,7 @@ pub const SPARSE_BYTES: u32 = 256 << 10;
 impl Writer<'_> {
     /// Keeps chunks once more of which the recipe, whose runs are in order, needs little of their dblocks.
     pub(super) fn gather(&mut self) -> Result<(), StoreError> {
-        let needed = slots_of(&self.recipe);
+        let needed = slots_of(&self.recipe, &self.ids);
         let mut sparse = Vec::new();
         for (id, bits) in needed.range(..self.first) {
             // What was found there was compared, and is as good as any.
@@ -60,8 +60,7 @@ impl Writer<'_> {
             } else {
                 let Ok(chunk) = dblock.chunk(slot, &mut room) else { continue };
                 let nears = self.chunking.nears(region);
-                let features =
-                    nears.then(|| difference::features(self.feature_key, chunk).unwrap_or_default());
+                let features = nears.then(|| self.features(region, chunk).unwrap_or_default());
                 self.put(region, entry.print, chunk, features)?
             };
             self.added[usize::from(region.number())].again_bytes += u64::from(entry.len);

@@ -101,6 +101,7 @@ impl Store {
         let lengths = add_files(&mut writer, &files, &manifest, true).map_err(|why| why.at(&place))?;
         // Nobody collects until the recipe is there.
         let written = writer.end(&lengths).map_err(failed)?;
+        check_lengths(&written.recipe, &manifest).map_err(|why| why.at(&place))?;
         let recipe = written.recipe.encode();
         // Before anything goes: what cannot be read again is none.
         if Recipe::decode(&recipe).map_err(failed)? != written.recipe {
@@ -188,15 +189,25 @@ impl Store {
 
     /// Bytes of chunks that each snapshot in their store needs, as far as that can be told.
     pub(super) fn needed_chunks(&self) -> HashMap<Id, Needed> {
-        let Ok(recipes) = self.recipes() else { return HashMap::new() };
-        if recipes.is_empty() {
-            return HashMap::new();
+        let Ok(root) = self.directory() else { return HashMap::new() };
+        let names = root.names().unwrap_or_default();
+        let ids = names.iter().filter_map(|name| Id::new(name.to_str()?).ok());
+        // One that is damaged is stored all the same, and needs nothing that could be found.
+        let recipe = |id: Id| match recipe_of(&root, &id) {
+            Ok(recipe) => recipe.map(|recipe| (id, Some(recipe))),
+            Err(_) => Some((id, None)),
+        };
+        let recipes: Vec<(Id, Option<Recipe>)> = ids.filter_map(recipe).collect();
+        let chunks = if recipes.is_empty() { None } else { self.chunks().ok() };
+        let mut usage = chunks.as_ref().and_then(|chunks| Usage::new(chunks).ok());
+        for recipe in recipes.iter().filter_map(|(_, recipe)| recipe.as_ref()) {
+            usage.iter_mut().for_each(|usage| usage.add(recipe));
         }
-        let mut usage = Usage::default();
-        recipes.iter().for_each(|(_, recipe)| usage.add(recipe));
-        let chunks = self.chunks();
-        let of = |recipe: &Recipe| usage.of(chunks.as_ref().ok()?, recipe).ok();
-        recipes.iter().map(|(id, recipe)| (id.clone(), of(recipe).unwrap_or_default())).collect()
+        let mut of = |recipe: &Recipe| Some(usage.as_mut()?.of(recipe));
+        let needed = |(id, recipe): (Id, Option<Recipe>)| {
+            (id, recipe.and_then(|recipe| of(&recipe)).unwrap_or_default())
+        };
+        recipes.into_iter().map(needed).collect()
     }
 
     /// Removes chunks that no snapshot needs, `grace` after that was found out first.
@@ -208,15 +219,20 @@ impl Store {
         // First what makes room.
         collector.remove_dead(grace).map_err(failed)?;
         let moved = collector.move_out(MOVED_MAX);
-        if let Ok(moved) = &moved {
-            for (id, recipe) in &recipes {
-                if let Some(relocated) = recipe.relocated(moved).map_err(failed)? {
-                    self.replace_recipe(id, &relocated)?;
-                }
+        let mut replaced = Ok(());
+        for (id, recipe) in moved.iter().flat_map(|_| &recipes) {
+            let Ok(moved) = &moved else { continue };
+            let relocated = recipe.relocated(moved).map_err(failed);
+            let done =
+                relocated.and_then(|recipe| recipe.map_or(Ok(()), |recipe| self.replace_recipe(id, &recipe)));
+            if done.is_err() {
+                collector.keep(recipe);
+                replaced = done;
             }
         }
         let collected = collector.end(grace).map_err(failed)?;
-        moved.map_err(failed).map(|_| collected)
+        moved.map_err(failed)?;
+        replaced.map(|()| collected)
     }
 
     fn replace_recipe(&self, id: &Id, recipe: &Recipe) -> Result<(), SnapshotError> {
