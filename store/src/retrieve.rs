@@ -15,7 +15,7 @@ use crate::recipe::{Recipe, Run};
 use crate::region::Region;
 
 /// Chunks that are so near each other are read together: less than a disk reads in the time of another request.
-const GAP_BYTES: u32 = 128 << 10;
+const GAP_BYTES: u32 = 256 << 10;
 /// Bytes that are written at a time.
 const WRITTEN_BYTES: usize = 256 << 10;
 
@@ -135,14 +135,14 @@ fn work(
     Ok(Retrieved { bytes, read_bytes, reads, dblocks })
 }
 
-/// The parts of these runs of a recipe, by region and dblock.
+/// The parts of these runs of a recipe, by dblock: those that were written together lie together on the disk.
 fn parts<'r>(recipe: &Recipe, runs: &'r [Run]) -> Vec<Part<'r>> {
-    let mut by_dblock: BTreeMap<(Region, u32), Vec<&Run>> = BTreeMap::new();
+    let mut by_dblock: BTreeMap<(u32, Region), Vec<&Run>> = BTreeMap::new();
     for run in runs {
-        by_dblock.entry((run.region, run.first.id)).or_default().push(run);
+        by_dblock.entry((run.first.id, run.region)).or_default().push(run);
     }
     let mut parts = Vec::with_capacity(by_dblock.len());
-    for ((region, id), mut runs) in by_dblock {
+    for ((id, region), mut runs) in by_dblock {
         runs.sort_by_key(|run| run.first.slot);
         parts.push(Part { id, region, chunk_bytes: recipe.chunk_bytes(region), runs });
     }
@@ -218,6 +218,28 @@ fn extent(dblock: &Dblock, runs: &[&Run]) -> Result<(u32, u32, usize), StoreErro
     Ok((start, end, count))
 }
 
+/// The bytes of a run's chunks, if none is packed, or a difference.
+fn as_they_lie<'b>(
+    dblock: &Dblock,
+    run: &Run,
+    (start, packed): (u32, &'b [u8]),
+) -> Result<Option<&'b [u8]>, StoreError> {
+    let size = dblock.footer.chunk_bytes as usize;
+    let first = usize::from(run.first.slot);
+    let entries = dblock.footer.entries.get(first..first + usize::from(run.count)).unwrap_or_default();
+    let is_whole =
+        run.region != Region::Difference && entries.iter().all(|entry| usize::from(entry.len) == size);
+    let Some(front) = entries.first().filter(|_| is_whole) else { return Ok(None) };
+    let from = front.at.checked_sub(start).map(|from| from as usize);
+    let bytes = from.and_then(|from| packed.get(from..from + entries.len() * size));
+    let Some(bytes) = bytes else { return Ok(None) };
+    let mut slots = (run.first.slot..).zip(entries).zip(bytes.chunks_exact(size));
+    match slots.find(|((_, entry), chunk)| crc32c::crc32c(chunk) != entry.sum) {
+        Some(((slot, _), _)) => Err(StoreError::Chunk { id: dblock.id, slot }),
+        None => Ok(Some(bytes)),
+    }
+}
+
 /// Unpacks a run's chunks and writes them; differences are applied to what is there.
 fn write(
     dblock: &Dblock,
@@ -226,6 +248,9 @@ fn write(
     to: &File,
     content: &mut Vec<u8>,
 ) -> Result<(), StoreError> {
+    if let Some(bytes) = as_they_lie(dblock, run, (start, packed))? {
+        return to.write_all_at(bytes, run.at).map_err(StoreError::io("write chunks"));
+    }
     let size = dblock.footer.chunk_bytes as usize;
     let slots: Vec<u16> = (0..run.count).map(|number| run.first.slot.saturating_add(number)).collect();
     let mut at = run.at;
