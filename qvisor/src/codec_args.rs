@@ -32,6 +32,14 @@ pub struct BenchArgs {
     pub swap_dir: Option<PathBuf>,
 }
 
+/// Refuses to pack chunks that travel by what is not unpacked of strangers.
+pub fn check_travelling_codec(codec: Style, what: impl FnOnce() -> String) -> Result<(), String> {
+    if matches!(codec, Style::None | Style::Lz4) {
+        return Ok(());
+    }
+    Err(format!("cannot {}: chunks that travel are packed by none or lz4, not {codec}", what()))
+}
+
 /// Refuses to pack chunks by what no chunk is packed by.
 pub fn check_chunk_codec(codec: Style, what: impl FnOnce() -> String) -> Result<(), String> {
     if matches!(codec, Style::None | Style::Lz4 | Style::Zstd(_)) {

@@ -10,7 +10,7 @@ use runtime::container::{self, CheckpointOptions, CreateOptions, Surroundings, T
 use runtime::front::{Attended, DoError};
 use runtime::preserved::Preserved;
 use runtime::settings::NodeConfig;
-use runtime::snapshot::{self, Manifest, SnapshotError, Store, Unfit};
+use runtime::snapshot::{self, Manifest, SnapshotError, Store, Unfit, printable};
 use runtime::state::{Id, Root};
 use serde_json::json;
 use vmm::checkpoint::{ImageTerms, Style};
@@ -334,9 +334,11 @@ fn list(store: &Store, json: bool) -> Result<u8, Failure> {
     );
     for one in &all {
         let manifest = one.manifest.as_ref();
-        let created = manifest.map_or("-", |manifest| &manifest.created);
+        // It may have come from elsewhere.
+        let created = manifest.map_or("-".into(), |manifest| printable(&manifest.created));
         let platform = manifest.map_or("-", Manifest::platform);
-        let container = manifest.map_or("not this host's, or damaged", |manifest| &manifest.container.id);
+        let container = manifest
+            .map_or("not this host's, or damaged".into(), |manifest| printable(&manifest.container.id));
         writeln!(
             text,
             "{:width$}  {created:20}  {platform:8}  {:>14}  {:>14}  {container}",
@@ -356,11 +358,12 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
     let further: Vec<_> = container.pod.iter().flatten().map(|further| further.container.name()).collect();
     let all = [container].into_iter().chain(container.pod.iter().flatten().map(|further| &further.container));
     let written = all.flat_map(|container| &container.written);
+    let bundle = container.bundle.display().to_string();
     let lines = [
         ("snapshot", shown.to_owned()),
         ("created", manifest.created.clone()),
         ("container", container.id.clone()),
-        ("bundle", container.bundle.display().to_string()),
+        ("bundle", if bundle.is_empty() { "on another host".into() } else { bundle }),
         ("host name", container.hostname.clone()),
         ("mounts", mounts.join(" ")),
         ("pod", if container.pod.is_some() { format!("with {}", or_none(&further)) } else { "no".into() }),
@@ -378,7 +381,8 @@ fn inspect(shown: &str, manifest: &Manifest, working_set_pages: Option<usize>) -
     let mut text = String::new();
     let written = written.map(|path| ("written to", path.to_owned()));
     for (what, value) in lines.into_iter().chain(written) {
-        writeln!(text, "{what:14} {value}")?;
+        // It may have come from elsewhere.
+        writeln!(text, "{what:14} {}", printable(value))?;
     }
     say(&text)
 }

@@ -262,8 +262,8 @@ pub enum SnapshotCommand {
 pub struct ExportArgs {
     pub name: String,
     pub file: PathBuf,
-    /// Pack its chunks: none, lz4 or zstd[:LEVEL]
-    #[arg(long, default_value_t = Style::Zstd(3))]
+    /// Pack its chunks: none or lz4
+    #[arg(long, default_value_t = Style::Lz4)]
     pub codec: Style,
 }
 
@@ -280,7 +280,8 @@ pub struct ImportArgs {
 /// How snapshots come from elsewhere.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ComingArgs {
-    /// Take it though another host's key has sealed it, and seal it by this host's: whoever made it decides what runs
+    /// Take it though another host's key has sealed it, and seal it by this host's: whoever made it decides what runs, and
+    /// which of this host's files it reads and changes
     #[arg(long)]
     pub trust: bool,
     /// Put it into the store of chunks
@@ -308,8 +309,8 @@ pub enum StoreCommand {
         dir: PathBuf,
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
-        /// Pack chunks: none, lz4 or zstd[:LEVEL]
-        #[arg(long, default_value_t = Style::Zstd(3))]
+        /// Pack chunks: none or lz4
+        #[arg(long, default_value_t = Style::Lz4)]
         codec: Style,
     },
     /// Take snapshots from a directory that push has written, or a copy of it

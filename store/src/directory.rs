@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use codec::Style;
 use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
 use rustix::process::geteuid;
 
@@ -23,6 +24,8 @@ const INDEX: &str = "index";
 const LOCK: &str = "lock";
 /// Behind the name of a dblock, of a file that says since when no recipe needs it.
 const DEAD: &str = ".dead";
+/// The first number that no dblock from elsewhere is taken with: from there on to [`ID_END`] numbers are left for those of later writers.
+const ADOPTED_END: u32 = ID_END / 2;
 
 /// Most bytes of an index of so many dblocks.
 fn index_max(dblocks: u64) -> u64 {
@@ -31,11 +34,31 @@ fn index_max(dblocks: u64) -> u64 {
     words.saturating_mul(8)
 }
 
-/// Opens a file, if it is one.
+/// Opens a file, if it is one: no link is followed, and no FIFO waited for.
 fn open_file(path: &Path) -> io::Result<File> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-    let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)?;
+    open_with(path, OpenOptions::new().read(true))
+}
+
+fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+    let file = options.custom_flags(flags.cast_signed()).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+/// Makes a file for the caller alone in place of whatever has its name: what a link there leads to is not written.
+fn make_file(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    open_with(path, OpenOptions::new().write(true).create_new(true).mode(0o600))
+}
+
+/// Opens the lock, which is made if it is missing. A number is written to it, so it has no other names.
+fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let lock = open_with(path, options.create(true).truncate(false).read(true).write(true).mode(0o600))?;
+    if lock.metadata()?.nlink() == 1 { Ok(lock) } else { Err(io::Error::other("it has other names")) }
 }
 
 /// Whether a directory is the caller's own, and nobody else may write it.
@@ -56,6 +79,8 @@ pub struct Store {
     root: PathBuf,
     /// Where the dblocks lie, if it is of such alone.
     files: Option<Arc<BTreeMap<u32, PathBuf>>>,
+    /// Its dblocks may be strangers'.
+    is_of_strangers: bool,
 }
 
 /// The outcome of a verification.
@@ -75,7 +100,7 @@ impl Store {
     /// # Errors
     /// It cannot be made.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
-        let store = Self { root: root.into(), files: None };
+        let store = Self { root: root.into(), files: None, is_of_strangers: false };
         let made = || -> io::Result<()> {
             if !store.dblocks().is_dir() {
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(store.dblocks())?;
@@ -89,30 +114,47 @@ impl Store {
         Ok(store)
     }
 
-    /// A store of dblocks that lie elsewhere, each by its number. It is read alone: there is no writer.
-    #[must_use]
-    pub fn of_files(files: BTreeMap<u32, PathBuf>) -> Self {
-        Self { root: PathBuf::new(), files: Some(files.into()) }
-    }
-
-    /// Takes a dblock from elsewhere, by a link if that can be, unless there is one of its number. Whoever reads it looks at what is in it.
+    /// The store in a directory whose dblocks strangers may have written: they are not unpacked by C code, and no index of theirs is read.
     ///
     /// # Errors
-    /// It cannot be read or written.
-    pub fn adopt(&self, id: u32, from: &Path) -> Result<(), StoreError> {
-        let path = self.path(id);
-        let adopt = || match fs::hard_link(from, &path) {
+    /// It cannot be made.
+    pub fn of_strangers(root: &Path) -> Result<Self, StoreError> {
+        Ok(Self { is_of_strangers: true, ..Self::open(root)? })
+    }
+
+    /// A store of strangers' dblocks that lie elsewhere, each by its number. It is read alone: there is no writer.
+    #[must_use]
+    pub fn of_files(files: BTreeMap<u32, PathBuf>) -> Self {
+        Self { root: PathBuf::new(), files: Some(files.into()), is_of_strangers: true }
+    }
+
+    /// Takes dblocks from elsewhere, by links if that can be, but for those of numbers that it has, or that are so high that too few would be left.
+    /// Whoever reads them looks at what is in them.
+    ///
+    /// # Errors
+    /// There is a writer. They cannot be read or written.
+    pub fn adopt(&self, dblocks: impl IntoIterator<Item = (u32, PathBuf)>) -> Result<(), StoreError> {
+        let _lock = self.lock()?;
+        self.sweep()?;
+        let adopt = |(id, from): (u32, PathBuf)| match fs::hard_link(&from, self.path(id)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(_) => {
-                let new = path.with_extension("new");
-                let mut options = OpenOptions::new();
-                let mut to = options.create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-                io::copy(&mut open_file(from)?, &mut to)?;
-                fs::rename(&new, &path)
+                let new = self.path(id).with_extension("new");
+                io::copy(&mut open_file(&from)?, &mut make_file(&new)?)?;
+                fs::rename(&new, self.path(id))
             }
             linked => linked,
         };
-        adopt().map_err(StoreError::io("take a dblock from elsewhere"))
+        let mut usable = dblocks.into_iter().filter(|(id, _)| (1..ADOPTED_END).contains(id));
+        usable.try_for_each(adopt).map_err(StoreError::io("take a dblock from elsewhere"))
+    }
+
+    /// Opens a dblock's file to read it.
+    ///
+    /// # Errors
+    /// It is not there, or no regular file.
+    pub fn file(&self, id: u32) -> io::Result<File> {
+        open_file(&self.path(id))
     }
 
     fn dblocks(&self) -> PathBuf {
@@ -138,9 +180,7 @@ impl Store {
         if self.files.is_some() {
             return Err(failed(io::ErrorKind::ReadOnlyFilesystem.into()));
         }
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).read(true).write(true).mode(0o600);
-        let lock = options.open(self.root.join(LOCK)).map_err(&failed)?;
+        let lock = open_lock(&self.root.join(LOCK)).map_err(&failed)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(StoreError::Busy),
             locked => locked.map(|()| lock).map_err(io::Error::from).map_err(failed),
@@ -150,7 +190,11 @@ impl Store {
     /// The number of the next dblock: none is used again, since a reader may have a recipe of before.
     pub(crate) fn next_id(&self, all: &BTreeSet<u32>, lock: &File) -> u32 {
         let mut bytes = [0; 4];
-        let noted = lock.read_exact_at(&mut bytes, 0).map_or(0, |()| u32::from_le_bytes(bytes));
+        let noted = match lock.read_exact_at(&mut bytes, 0) {
+            // Nothing is removed from a store of strangers' dblocks, so nothing is noted there.
+            Ok(()) if !self.is_of_strangers => u32::from_le_bytes(bytes),
+            _ => 0,
+        };
         all.last().map_or(1, |last| last + 1).max(noted)
     }
 
@@ -217,20 +261,29 @@ impl Store {
             file => {
                 let file = file.map_err(StoreError::io("open a dblock"))?;
                 let footer = Footer::read(id, &file)?;
+                self.check_style(id, footer.style)?;
                 Ok(Dblock { id, file, footer })
             }
         }
     }
 
+    /// Whether a dblock is packed by what is unpacked here: strangers' bytes get to no decoder that is written in C.
+    fn check_style(&self, id: u32, style: Style) -> Result<(), StoreError> {
+        match style {
+            Style::None | Style::Lz4 => Ok(()),
+            _ if !self.is_of_strangers => Ok(()),
+            codec => Err(StoreError::Codec { id, codec }),
+        }
+    }
+
     /// Writes a dblock, which is there as a whole from then on.
     pub(crate) fn write(&self, filling: &Filling) -> Result<(), StoreError> {
+        self.check_style(filling.id, filling.footer().style)?;
         let failed = StoreError::io("write a dblock");
         let path = self.path(filling.id);
         let new = path.with_extension("new");
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(true).write(true).mode(0o600);
         let written =
-            options.open(&new).and_then(|file| filling.write(&file)).and_then(|()| fs::rename(&new, &path));
+            make_file(&new).and_then(|file| filling.write(&file)).and_then(|()| fs::rename(&new, &path));
         if written.is_err() {
             // The error is what counts.
             let _ = fs::remove_file(&new);
@@ -247,6 +300,9 @@ impl Store {
 
     /// The index of these dblocks, as it was written or made anew. A damaged dblock has no chunks that could be found.
     pub(crate) fn index(&self, of: &BTreeSet<u32>) -> Index {
+        if self.is_of_strangers {
+            return self.index_anew(of);
+        }
         let written = open_file(&self.root.join(INDEX)).ok().and_then(|file| {
             let len = file.metadata().ok()?.len();
             if len > index_max(of.len() as u64) {
@@ -277,10 +333,11 @@ impl Store {
 
     /// Writes the index of these dblocks. It is a help: without it the next one is made anew.
     pub(crate) fn write_index(&self, index: &Index, of: &BTreeSet<u32>) -> Result<(), StoreError> {
+        if self.is_of_strangers {
+            return Ok(());
+        }
         let new = self.root.join("index.new");
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(true).write(true).mode(0o600);
-        let written = options.open(&new).and_then(|mut file| file.write_all(&index.encode(of)));
+        let written = make_file(&new).and_then(|mut file| file.write_all(&index.encode(of)));
         written
             .and_then(|()| fs::rename(&new, self.root.join(INDEX)))
             .map_err(StoreError::io("write the store's index"))
@@ -289,7 +346,7 @@ impl Store {
     /// Says of a dblock that no recipe needs it any more, or that one does.
     pub(crate) fn set_dead(&self, id: u32, is_dead: bool) -> Result<(), StoreError> {
         let path = self.dead_path(id);
-        let done = if is_dead { File::create(&path).map(drop) } else { fs::remove_file(&path) };
+        let done = if is_dead { make_file(&path).map(drop) } else { fs::remove_file(&path) };
         match done {
             Err(error) if !is_dead && error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done.map_err(StoreError::io("mark a dblock")),

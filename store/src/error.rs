@@ -2,6 +2,8 @@
 
 use std::io;
 
+use codec::Style;
+
 /// Why a store could not be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says when it is given, and of what")]
@@ -18,6 +20,10 @@ pub enum StoreError {
     Recipe { what: &'static str },
     #[error("the {of} has version {found} instead of {known}")]
     Version { of: &'static str, found: u32, known: u32 },
+    #[error(
+        "dblock {id:08x} is packed by {codec}, and of others only none and lz4 are unpacked; write it by --codec lz4"
+    )]
+    Codec { id: u32, codec: Style },
     #[error("somebody else writes to the store")]
     Busy,
     #[error("the store has as many dblocks as it may have")]

@@ -442,3 +442,69 @@ fn a_snapshot_that_has_little_of_many_others_comes_back_by_few_reads() {
     collector.end(Duration::ZERO).unwrap();
     assert!(get(&store, &last, &place).unwrap().0 == content);
 }
+
+#[test]
+fn links_that_were_put_into_a_store_lead_nowhere() {
+    use std::os::unix::fs::symlink;
+    let place = TempDir::new();
+    let (store, domain) = (at(&place), Domain::new(&[3; 32]));
+    let (root, secret) = (place.path().join("store"), place.path().join("secret"));
+    let from = |name: &str| place.path().join(name);
+    fs::write(&secret, "kept").unwrap();
+    fs::write(from("blob"), "no dblock").unwrap();
+    symlink(&secret, from("link")).unwrap();
+    for name in ["lock", "index"] {
+        symlink(&secret, root.join(name)).unwrap();
+    }
+    assert!(matches!(
+        Writer::begin(&store, &domain, Chunking::default(), Style::None),
+        Err(StoreError::Io { .. })
+    ));
+    fs::remove_file(root.join("lock")).unwrap();
+    fs::hard_link(&secret, root.join("lock")).unwrap();
+    assert!(store.adopt([(1, from("blob"))]).is_err());
+    fs::remove_file(root.join("lock")).unwrap();
+    for name in
+        ["index.new", "dblocks/00000001.new", "dblocks/00000002", "dblocks/00000002.new", "dblocks/00000003"]
+    {
+        symlink(&secret, root.join(name)).unwrap();
+    }
+    store.adopt([(1, from("blob")), (2, from("blob")), (1 << 21, from("blob")), (0, from("blob"))]).unwrap();
+    assert!(fs::symlink_metadata(root.join("dblocks/00000001")).unwrap().is_file());
+    assert!(!root.join("dblocks/00200000").exists() && store.file(2).is_err());
+    // Another link is not followed either, wherever it is copied or linked from.
+    let _ = store.adopt([(4, from("link"))]);
+    assert!(store.file(4).is_err());
+    let image = image(&[1, 2, 3, 4]);
+    let (recipe, _) = put(&store, &domain, Style::Lz4, &image, &[]);
+    assert!(get(&store, &recipe, &place).unwrap().0 == image);
+    symlink(&secret, root.join("dblocks/00000005.dead")).unwrap();
+    store.set_dead(5, true).unwrap();
+    assert_eq!(fs::read(&secret).unwrap(), b"kept");
+}
+
+#[test]
+fn strangers_dblocks_are_unpacked_by_no_c_code_and_their_index_is_not_read() {
+    let place = TempDir::new();
+    let (mine, domain) = (at(&place), Domain::new(&[3; 32]));
+    let image = image(&[1, 2, 3, 4]);
+    let (recipe, _) = put(&mine, &domain, Style::Zstd(3), &image, &[]);
+    let theirs = Store::of_strangers(&place.path().join("store")).unwrap();
+    let refused = get(&theirs, &recipe, &place).unwrap_err();
+    assert!(matches!(refused, StoreError::Codec { .. }) && refused.to_string().contains("--codec lz4"));
+    let alone = Store::of_files(recipe.dblocks().into_iter().map(|id| (id, mine.path(id))).collect());
+    assert!(matches!(get(&alone, &recipe, &place), Err(StoreError::Codec { .. })));
+    let mut writer = Writer::begin(&theirs, &domain, Chunking::default(), Style::Zstd(3)).unwrap();
+    writer.add(0, Region::File, 0, &image).unwrap();
+    assert!(matches!(writer.end(&[(0, 4 * 4096)]), Err(StoreError::Codec { .. })));
+    // Nothing of them is left to them, and what is written is found again without an index.
+    fs::remove_file(place.path().join("store/index")).unwrap();
+    let (first, added) = put(&theirs, &domain, Style::Lz4, &image, &[]);
+    assert_eq!(added[1].shared_bytes, 0);
+    fs::write(place.path().join("store/lock"), [0xff; 4]).unwrap();
+    let (second, added) = put(&theirs, &domain, Style::Lz4, &image, &[]);
+    assert_eq!((added[1].shared_bytes, &second), (2 * 4096, &first));
+    assert!(!place.path().join("store/index").exists());
+    let alone = Store::of_files(second.dblocks().into_iter().map(|id| (id, mine.path(id))).collect());
+    assert!(get(&alone, &second, &place).unwrap().0 == image);
+}

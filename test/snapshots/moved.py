@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 import time
+from pathlib import Path
 
 from clones import digest_of
 from lib.outcome import check
@@ -20,6 +21,7 @@ from templates import Clone, Untouched, original
 
 REF = "org.opencontainers.image.ref.name"
 NUMBER = "dev.dormouse.dblock"
+TRAILER_BYTES = 40
 
 
 class OtherHost:
@@ -81,6 +83,31 @@ def set_manifest(layout, name, manifest):
     (layout / "index.json").write_text(json.dumps(index))
 
 
+def with_text(tar, change):
+    """The tar file of small files, with another manifest of the snapshot, which is its first entry."""
+    with tarfile.open(fileobj=io.BytesIO(tar)) as old:
+        first = old.next()
+        text = json.loads(old.extractfile(first).read())
+    change(text["snapshot"])
+    out, entry, content = io.BytesIO(), tarfile.TarInfo("manifest.json"), json.dumps(text).encode()
+    entry.size = len(content)
+    with tarfile.open(fileobj=out, mode="w") as new:
+        new.addfile(entry, io.BytesIO(content))
+    return out.getvalue()[:512 + -(-len(content) // 512) * 512] + tar[512 + -(-first.size // 512) * 512:]
+
+
+def by_zstd(dblock):
+    """A dblock that says it is packed by zstd: its trailer ends with a CRC-32C."""
+    trailer = bytearray(dblock[-TRAILER_BYTES:-4])
+    trailer[14:16] = (2, 3)
+    checksum = 0xffff_ffff
+    for byte in trailer:
+        checksum ^= byte
+        for _ in range(8):
+            checksum = checksum >> 1 ^ (0x82f6_3b78 if checksum & 1 else 0)
+    return dblock[:-TRAILER_BYTES] + bytes(trailer) + (checksum ^ 0xffff_ffff).to_bytes(4, "little")
+
+
 def pushed(world):
     """A snapshot that was pushed comes to another host, which has to trust it, and goes on there; one like it adds little."""
     container = world.add(Untouched(world)).begin()
@@ -121,6 +148,7 @@ def pushed(world):
                 clone.sleep()
                 clone.answers("sum", "sum ok")
                 clone.kill()
+        world.refused("restore", "--detach", "--snapshot", second, f"{container.id}-none", says=("on another host", "--bundle"))
         container.restore(second)
         # It was sealed anew, and its working set with it.
         third, _ = container.checkpoint()
@@ -166,7 +194,9 @@ def copies(world):
 
 def exported(world):
     """One file has a snapshot, the same one each time, with the changes to files of a sandbox of `do`, packed and sealed ones too."""
-    sandbox = world.add(Sandbox(world, ("/bin/sh", "-c", SHELL))).begin()
+    seen = world.directory / "seen\x1b[2J"
+    seen.mkdir()
+    sandbox = world.add(Sandbox(world, ("/bin/sh", "-c", SHELL), "--volume", f"{seen}:/tmp")).begin()
     check(sandbox.line() == "ready", "it does not begin")
     plain, _ = sandbox.checkpoint(leave=True)
     packed, _ = sandbox.checkpoint(name="packed", more=("--codec", "zstd"))
@@ -184,7 +214,9 @@ def exported(world):
     world.refused("snapshot", "import", file, says=("already",))
     with OtherHost(world):
         world.refused("snapshot", "import", file, says=("--trust",))
-        world.dormouse("snapshot", "import", "--trust", file)
+        said = world.dormouse("snapshot", "import", "--trust", file).stdout
+        for words in (f"reads {sandbox.root} ", f"reads and changes {world.directory}/seen\\u{{1b}}[2J "):
+            check(words in said, f"{said!r} does not tell of {words!r}")
         world.dormouse("store", "import", "--trust", "--name", "named", "--store", file)
         world.refused("snapshot", "import", "--trust", "--store", world.directory / "packed.tar", says=("packed",))
         world.dormouse("snapshot", "import", "--trust", world.directory / "packed.tar")
@@ -299,7 +331,7 @@ def hostile(world):
     refused(with_manifest(lambda _, manifest: manifest["layers"][1].update(size=1 << 60)), "no dblock")
     refused(with_manifest(lambda _, manifest: manifest["layers"][1]["annotations"].update({NUMBER: "0"})), "no dblock")
     refused(with_manifest(lambda _, manifest: manifest["layers"].append(manifest["layers"][1])), "no dblock")
-    refused(with_manifest(lambda _, manifest: manifest["layers"].extend([manifest["layers"][1]] * 100001)), "more than")
+    refused(with_manifest(lambda _, manifest: manifest["layers"].extend([manifest["layers"][1]] * 30000)), "larger than")
     refused(with_manifest(lambda _, manifest: manifest["layers"].pop()), "dblock")
     refused(with_manifest(lambda _, manifest: manifest["layers"].__delitem__(slice(1))), "first layer")
     refused(with_manifest(lambda copy, manifest: manifest["config"].update(put_blob(copy, b'{"kind":"dormouse snapshot","version":9}'))),
@@ -311,6 +343,14 @@ def hostile(world):
     changed = with_files(lambda tar: tar.replace(b'"hostname": "sleeper"', b'"hostname": "sleepes"'))
     refused(changed, "--trust", words=("store", "pull"))
     refused(with_files(lambda tar: tar.replace(b'"memory_bytes": ', b'"memory_bytes":-')), "manifest is damaged")
+    refused(with_files(lambda tar: with_text(tar, lambda text: text["head"].update(pages=1 << 45))), "bytes of memory")
+    refused(with_files(lambda tar: with_text(tar, lambda text: text["head"].update(pages=1, taken_bytes=0))), "recipe was changed")
+    refused(with_files(lambda tar: with_text(tar, lambda text: text.update({"a\x1b[2J": 1}))), "a\\u{1b}[2J")
+
+    def packed_by_zstd(copy, manifest):
+        layer = next(layer for layer in manifest["layers"] if layer["digest"] == dblock["digest"])
+        layer.update(put_blob(copy, by_zstd(whole)))
+    refused(with_manifest(packed_by_zstd), "--codec lz4")
     for path in ("../secret", "/etc/passwd", "layer/../x", "layer/x", "kernel.img", "manifest.json", "recipe/x", ".key"):
         refused(with_member(member(path)), "cannot pull")
     refused(with_member(member("ws", type=tarfile.SYMTYPE, linkname=str(secret))), "cannot pull")
@@ -365,17 +405,9 @@ def tricks(world):
     tar += bytes(-len(tar) % 512)
     time_of = {"mtime": "1.000000000"}
 
-    def elsewhere(tar):
+    def elsewhere(text):
         """The changes to files are said to lie elsewhere on the host."""
-        with tarfile.open(fileobj=io.BytesIO(tar + bytes(1024))) as old:
-            text = json.loads(old.extractfile("manifest.json").read())
-        text["snapshot"]["files"]["layer"]["views"][0]["directories"] = ["../../../secret"]
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w") as new:
-            entry, content = tarfile.TarInfo("manifest.json"), json.dumps(text).encode()
-            entry.size = len(content)
-            new.addfile(entry, io.BytesIO(content))
-        return out.getvalue()
+        text["files"]["layer"]["views"][0]["directories"] = ["../../../secret"]
 
     def refused(content, *says):
         copy = copied(layout, "bad")
@@ -387,7 +419,8 @@ def tricks(world):
         kept = (secret.read_text(), secret.stat().st_mode & 0o7777, secret.stat().st_nlink)
         check(kept == ("kept", 0o600, 1), f"a file elsewhere is {kept} after {says}")
         shutil.rmtree(copy)
-    refused(elsewhere(tar), "lie elsewhere")
+    refused(with_text(tar, elsewhere), "lie elsewhere")
+    refused(with_text(tar, lambda text: text["container"].pop("command")), "of no sandbox of dormouse do")
     for says, *way in (
             ("not there", ("layer/x", tarfile.SYMTYPE, str(world.directory)), ("layer/x/secret", tarfile.REGTYPE, "")),
             ("not there", ("layer/x", tarfile.SYMTYPE, str(world.directory)), ("layer/y", tarfile.LNKTYPE, "layer/x/secret")),
@@ -406,6 +439,56 @@ def tricks(world):
                 entry.devmajor, entry.devminor = 1, 3
                 new.addfile(entry)
         refused(tar + out.getvalue(), says)
+
+
+def prepared(world):
+    """A layout, or what is beside an exported file, that somebody has prepared makes nobody write or remove anything else."""
+    _, first, _ = original(world, 512)
+    _, second, _ = original(world, 512)
+    layout, secret = world.directory / "layout", world.directory / "secret"
+    world.refused("store", "push", "--codec", "zstd", layout, first, says=("none or lz4",))
+    world.dormouse("store", "push", layout, first)
+    secret.write_text("kept")
+    store, number = layout / ".dormouse", max(int(layer["annotations"][NUMBER]) for layer in manifest_of(layout, first)["layers"][1:])
+    shutil.rmtree(store)
+    (store / "dblocks").mkdir(parents=True, mode=0o700)
+    for path in ("index", "index.new", *(f"dblocks/{number + more:08x}.new" for more in range(-number, 20))):
+        (store / path).symlink_to(secret)
+    (layout / ".index.json").hardlink_to(secret)
+    (layout / "blobs/sha256/.new-files").symlink_to(secret)
+    world.dormouse("store", "push", layout, second)
+    # A number so high that few would be left is another's; and some tools leave out of the index what is a snapshot.
+    manifest = manifest_of(layout, first)
+    manifest["layers"][1]["annotations"][NUMBER] = str((1 << 22) - 1)
+    set_manifest(layout, first, manifest)
+    index = json.loads((layout / "index.json").read_text())
+    for entry in index["manifests"]:
+        entry.pop("artifactType", None)
+    (layout / "index.json").write_text(json.dumps(index))
+    world.dormouse("store", "push", layout, second, first)
+    with OtherHost(world):
+        world.dormouse("store", "pull", "--trust", layout)
+        world.dormouse("snapshot", "verify", second)
+    for name, make in (("lock", Path.symlink_to), ("lock", Path.hardlink_to)):
+        (store / name).unlink()
+        make(store / name, secret)
+        world.refused("store", "push", layout, second, says=("lock",))
+    shutil.rmtree(store)
+    away = world.directory / "away"
+    away.mkdir(mode=0o700)
+    store.symlink_to(away)
+    world.refused("store", "push", layout, second, says=("symbolic link",))
+    check(not any(away.iterdir()), "something was made elsewhere")
+    # Another directory with a name as exports have it stays.
+    for name in (".file.tar.0123456789ab", ".file.tar.ba9876543210"):
+        (world.directory / name).mkdir(mode=0o700)
+    (world.directory / ".file.tar.0123456789ab/theirs").write_text("kept")
+    (world.directory / ".file.tar.ba9876543210/archive").write_text("an export's")
+    world.dormouse("snapshot", "export", first, world.directory / "file.tar")
+    left = {path.name for path in world.directory.iterdir() if path.name.startswith(".")}
+    check(left == {".file.tar.0123456789ab"}, f"{left} are left")
+    check((world.directory / ".file.tar.0123456789ab/theirs").exists(), "what was another's is gone")
+    check(secret.read_text() == "kept" and secret.stat().st_mode & 0o777 == 0o644, "something was written elsewhere")
 
 
 def killed(world):
@@ -466,6 +549,7 @@ CASES = [
     ("moved-sealed", sealed, ()),
     ("moved-hostile", hostile, ()),
     ("moved-tricks", tricks, ("busybox",)),
+    ("moved-prepared", prepared, ()),
     ("moved-disk-full", disk_full, ()),
     ("moved-killed", killed, ()),
 ]

@@ -98,7 +98,7 @@ impl Store {
                 Ok::<_, io::Error>(())
             })?;
             redundancy.begin_file();
-            let page_bytes = manifest.head.pages * PAGE_SIZE;
+            let page_bytes = manifest.head.pages.saturating_mul(PAGE_SIZE);
             let own = region_bytes.iter().sum::<u64>() - region_bytes[usize::from(Region::Kernel.number())];
             Ok(Analysed {
                 name: name.as_str().to_owned(),

@@ -55,7 +55,7 @@ pub enum SnapshotError {
     Layer { id: String, source: LayerError },
     #[error("cannot find snapshot {place}: there is none; see dormouse snapshot list")]
     Unknown { place: Place },
-    #[error("cannot use snapshot {place}: {why}")]
+    #[error("cannot use snapshot {place}: {why}", why = printable(why))]
     Unfit { place: Place, why: Unfit },
     #[error(
         "cannot share the pages of snapshot {place}: {source}; free some space, or share by --share snapshot"
@@ -69,6 +69,15 @@ pub enum SnapshotError {
     Move { what: String, why: Box<dyn std::error::Error + Send + Sync> },
     #[error("cannot remove snapshot {place}: {source}")]
     Remove { place: Place, source: io::Error },
+}
+
+/// Words as a terminal may have them: those of strangers may have control characters, which become escapes.
+pub fn printable(words: impl std::fmt::Display) -> String {
+    let (words, mut out) = (words.to_string(), String::new());
+    for letter in words.chars() {
+        if letter.is_control() { out.extend(letter.escape_default()) } else { out.push(letter) }
+    }
+    out
 }
 
 /// Why a snapshot that is there cannot be used.
@@ -144,6 +153,8 @@ pub enum Unfit {
     Layer(LayerError),
     #[error("it is a sandbox of dormouse do; begin with it by dormouse do --from")]
     OfCommand,
+    #[error("its bundle is on another host; pass one of this host's to dormouse restore by --bundle")]
+    NoBundle,
     #[error("it is a pod; begin with it by dormouse restore, or by an annotation")]
     OfPod,
     #[error(

@@ -41,7 +41,7 @@ mod trial;
 mod working_set;
 
 pub use self::analysis::{Analysed, Analysis};
-pub use self::error::{SnapshotError, Unfit};
+pub use self::error::{SnapshotError, Unfit, printable};
 pub use self::fit::Host;
 pub use self::in_memory::InMemory;
 pub(crate) use self::key::Key;
@@ -52,7 +52,7 @@ pub use self::manifest::{
     BelowPages, CpuFeatures, Described, DescribedCommand, FileDigest, Files, FurtherDescribed, Manifest,
     MountPoint, NetworkKind, PackedBy, SealedBy,
 };
-pub use self::moved::{Coming, MoveError, Pushed};
+pub use self::moved::{Came, Coming, MoveError, Pushed};
 pub use self::place::{Place, name};
 pub use self::prefetch::Prefetch;
 pub use self::sharing::{Recorded, Recorder};

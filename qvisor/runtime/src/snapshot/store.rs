@@ -482,10 +482,11 @@ impl Opened {
     /// The bundle that the snapshot's container was made from, or the further one of its pod with this name.
     pub fn bundle(&self, further: Option<&str>) -> Result<&Path, SnapshotError> {
         let container = &self.manifest.container;
-        Ok(match further {
+        let bundle = match further {
             None => &container.bundle,
             Some(name) => &container.needs_further(name).map_err(|why| why.at(&self.place))?.container.bundle,
-        })
+        };
+        if bundle.as_os_str().is_empty() { Err(Unfit::NoBundle.at(&self.place)) } else { Ok(bundle) }
     }
 
     /// Whether it is of a pod that has a further container of this name.

@@ -33,6 +33,8 @@ pub(super) const FILES: [(u8, &str, &CStr); 2] =
     [(0, KERNEL, c"dormouse-kernel"), (1, PAGES, c"dormouse-pages")];
 /// Most bytes of a recipe.
 pub(super) const RECIPE_MAX: u64 = 512 << 20;
+/// Bytes of a snapshot's chunks beside those that its head tells of: what is said of them, and ends of chunks.
+const SPARE_BYTES: u64 = 1 << 20;
 /// Threads that retrieve ("SnapStore", section 4.6).
 pub(super) const THREADS: usize = 3;
 /// How often a recipe is read anew whose chunks have moved meanwhile.
@@ -362,16 +364,27 @@ fn recipe_of(root: &Directory, id: &Id) -> Result<Option<Recipe>, Unfit> {
     }
 }
 
-/// Whether a recipe is of files as long as the manifest says, before memory is taken for them.
+/// Whether a recipe is of files as long as the manifest says, and has no more chunks than they may need, before room is taken for them.
 pub(super) fn check_lengths(recipe: &Recipe, manifest: &Manifest) -> Result<(), Unfit> {
-    for ((number, name, _), bytes) in
-        FILES.iter().zip([manifest.files.kernel.bytes, manifest.files.pages_bytes])
-    {
+    let (files, head) = (&manifest.files, &manifest.head);
+    let lengths = [files.kernel.bytes, files.pages_bytes];
+    for ((number, name, _), bytes) in FILES.iter().zip(lengths) {
         if recipe.length(*number) != Some(bytes) {
             return Err(Unfit::Changed((*name).into()));
         }
     }
-    Ok(())
+    let needed = head.pages.saturating_mul(PAGE_SIZE).saturating_add(head.taken_bytes);
+    let most = if files.sealed.is_none() && files.packed.is_none() {
+        needed
+    } else {
+        // What seals pages, or says how they are packed, takes less than a quarter more.
+        needed.saturating_add(needed / 4).min(lengths[0].saturating_add(lengths[1]))
+    };
+    if recipe.bytes() > most.saturating_add(SPARE_BYTES) {
+        Err(Unfit::Changed(RECIPE.into()))
+    } else {
+        Ok(())
+    }
 }
 
 fn remove_if_there(directory: &Directory, name: &str) -> io::Result<()> {

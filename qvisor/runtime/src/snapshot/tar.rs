@@ -360,6 +360,8 @@ pub(super) struct Reader<R> {
     /// Bytes of the entry's data that were not read yet, and of what fills its last block.
     left: u64,
     fill: u64,
+    /// Room for data on its way to a file, once there is any.
+    room: Vec<u8>,
 }
 
 impl<R: Read> Read for Reader<R> {
@@ -376,7 +378,7 @@ impl<R: Read> Read for Reader<R> {
 
 impl<R: Read> Reader<R> {
     pub fn new(from: R) -> Self {
-        Self { from, at: 0, left: 0, fill: 0 }
+        Self { from, at: 0, left: 0, fill: 0, room: Vec::new() }
     }
 
     /// Where in the file the data of its entry begin, if none of them were read yet.
@@ -489,7 +491,8 @@ impl<R: Read> Reader<R> {
     }
 
     fn piece(&mut self, to: &File, at: u64, bytes: u64) -> io::Result<()> {
-        let (mut room, mut done) = (vec![0; AT_ONCE], 0);
+        let (mut room, mut done) = (std::mem::take(&mut self.room), 0);
+        room.resize(AT_ONCE, 0);
         while done < bytes {
             let count = usize::try_from(bytes - done).unwrap_or(AT_ONCE).min(AT_ONCE);
             let part = room.get_mut(..count).unwrap_or_default();
@@ -497,6 +500,7 @@ impl<R: Read> Reader<R> {
             to.write_all_at(part, at + done)?;
             done += count as u64;
         }
+        self.room = room;
         Ok(())
     }
 }

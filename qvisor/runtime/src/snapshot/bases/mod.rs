@@ -197,7 +197,7 @@ impl Store {
             Ok(lock) => lock,
             Err(held) => return Ok(Holding { held, was_held: true }),
         };
-        check_room(manifest.head.pages * PAGE_SIZE).map_err(failed)?;
+        check_room(manifest.head.pages.saturating_mul(PAGE_SIZE)).map_err(failed)?;
         let of = HeldOf { name: place.to_string(), digest };
         // It is forked before anything is read: it stays as small as this process is now.
         let keeper = Keeper::fork(socket, lock, &of).map_err(failed)?;

@@ -154,7 +154,7 @@ impl Unpacker {
             return Err(refused("the layer is no directory"));
         }
         let directory = to.make_directory(OsStr::new(name))?.into_parts().0;
-        let top = Open { directory, name: name.into(), head };
+        let top = Open { directory, name: name.into(), head: kept(head) };
         Ok(Self { open: vec![top], files: HashSet::new(), names_bytes: 0 })
     }
 
@@ -184,7 +184,7 @@ impl Unpacker {
             Kind::Directory => {
                 fs::mkdirat(directory, name, Mode::RWXU)?;
                 let made = open_directory(directory, name)?;
-                self.open.push(Open { directory: made, name: name.into(), head });
+                self.open.push(Open { directory: made, name: name.into(), head: kept(head) });
                 return Ok(());
             }
             Kind::Link => {
@@ -255,6 +255,12 @@ fn make_node<R: Read>(
         _ => return Err(refused("it has a device")),
     };
     Ok(fs::mknodat(directory, name, kind, Mode::empty(), 0)?)
+}
+
+/// The parts of a directory's header that are needed once all that is in it has come.
+fn kept(mut head: Head) -> Head {
+    head.records.retain(|(name, _)| name.starts_with(ATTRIBUTE) || name == TIME);
+    Head { path: Vec::new(), link: Vec::new(), ..head }
 }
 
 /// Gives an entry the owner, attributes, mode and time that its header says.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use vmm::directory::Directory;
 
 use super::super::error::{SnapshotError, Unfit};
+use super::super::fit::Host;
 use super::super::key::Key;
 use super::super::layer::Unpacker;
 use super::super::manifest::Manifest;
@@ -116,6 +117,8 @@ impl Arriving {
         (blobs, parts): (&Blobs, &Parts),
     ) -> Result<(), MoveError> {
         let recipe = small.recipe.as_ref().ok_or(MoveError::Lacks("a recipe"))?;
+        // Before room is taken for it.
+        Host::this().check_sizes(&manifest.head)?;
         stored::check_lengths(recipe, manifest)?;
         let failed = MoveError::io("taking its chunks");
         let room = self.directory.make_directory(OsStr::new(MOVED)).map_err(&failed)?;
@@ -126,7 +129,12 @@ impl Arriving {
             paths.insert(number, blobs.path(dblock, &room)?);
         }
         let new = |name| self.directory.new_file(name).map_err(&failed);
-        stored::bring(&Chunks::of_files(paths), recipe, &new(KERNEL)?, &new(PAGES)?)?;
+        let brought = stored::bring(&Chunks::of_files(paths), recipe, &new(KERNEL)?, &new(PAGES)?);
+        brought.map_err(|why| match why {
+            // They are in no store of this host's.
+            Unfit::Chunks(error) => MoveError::Chunks(error),
+            why => why.into(),
+        })?;
         making::remove_tree(&self.directory, MOVED).map_err(&failed)
     }
 

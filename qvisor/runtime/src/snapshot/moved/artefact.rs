@@ -28,12 +28,11 @@ const KNOWN: [(&str, &str); 3] = [
 ];
 const KIND: &str = "dormouse snapshot";
 const VERSION: u64 = 1;
-/// Most bytes of JSON files, of snapshots in an index, of dblocks of a snapshot, and bytes of one.
+/// Most bytes of JSON files, of snapshots in an index, and bytes of a dblock. A manifest has room for some 18,000 dblocks, of 4 MiB each.
 pub(super) const INDEX_MAX: u64 = 4 << 20;
-pub(super) const MANIFEST_MAX: u64 = 32 << 20;
+pub(super) const MANIFEST_MAX: u64 = 4 << 20;
 pub(super) const CONFIG_MAX: u64 = 1 << 20;
 const ENTRIES_MAX: usize = 10_000;
-const DBLOCKS_MAX: usize = 100_000;
 const DBLOCK_MAX: u64 = 8 << 20;
 /// Most bytes of the small files and the changes to files: a limit of numbers alone, since no more is read than there is.
 const FILES_MAX: u64 = 1 << 44;
@@ -50,8 +49,11 @@ impl TryFrom<String> for Digest {
 
     fn try_from(text: String) -> Result<Self, String> {
         let hex = text.strip_prefix("sha256:").ok_or("a digest is none by sha256")?;
-        let is_hex = hex.len() == DIGITS && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        if is_hex { Ok(Self(hex.to_owned())) } else { Err("a digest has not 64 hexadecimal digits".into()) }
+        if Self::is_hex(hex) {
+            Ok(Self(hex.to_owned()))
+        } else {
+            Err("a digest has not 64 hexadecimal digits".into())
+        }
     }
 }
 
@@ -71,6 +73,11 @@ impl Digest {
 
     pub fn end(context: Context) -> Self {
         Self(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Whether a name is the digits of a digest.
+    pub fn is_hex(name: &str) -> bool {
+        name.len() == DIGITS && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     }
 
     /// Its hexadecimal digits: a plain name of a file.
@@ -180,9 +187,6 @@ impl Parts {
         }
         let manifest: OciManifest =
             serde_json::from_value(any).map_err(|error| damaged(error.to_string()))?;
-        if manifest.layers.len() > DBLOCKS_MAX {
-            return Err(damaged(format!("it has more than {DBLOCKS_MAX} layers")));
-        }
         let mut layers = manifest.layers.into_iter();
         let files = layers.next().filter(|files| files.media_type == FILES_TYPE && files.size <= FILES_MAX);
         let files = files.ok_or_else(|| damaged("its first layer is not that of small files".into()))?;
@@ -252,10 +256,13 @@ impl Index {
         self.0.iter().filter_map(of).filter(|found| found.media_type == MANIFEST_TYPE)
     }
 
-    /// Whether all that has this name are snapshots.
-    pub fn is_ours(&self, name: &Id) -> bool {
+    /// Whether all that has this name are snapshots. `is_snapshot`: whether a manifest says so; some tools leave it out of the index.
+    pub fn is_ours(&self, name: &Id, is_snapshot: impl Fn(&Descriptor) -> bool) -> bool {
         let mut named = self.0.iter().filter(|found| is_named(found, name));
-        named.all(|found| found.get("artifactType").and_then(Value::as_str) == Some(ARTEFACT_TYPE))
+        named.all(|found| match found.get("artifactType") {
+            Some(kind) => kind.as_str() == Some(ARTEFACT_TYPE),
+            None => serde_json::from_value(found.clone()).is_ok_and(|of| is_snapshot(&of)),
+        })
     }
 
     /// Names a manifest, and nothing else by that name any more. Result: whether it was so already.
@@ -341,10 +348,16 @@ mod tests {
         let name = Id::new("web").unwrap();
         assert!(!index.put(&name, (digest(1), 5)).unwrap());
         assert!(index.put(&name, (digest(1), 5)).unwrap());
-        assert!(!index.put(&name, (digest(2), 5)).unwrap() && index.is_ours(&name));
-        let image = json!({ "mediaType": MANIFEST_TYPE, "annotations": { NAME: "image" } });
+        assert!(!index.put(&name, (digest(2), 5)).unwrap() && index.is_ours(&name, |_| false));
+        let mut image = json!({ "mediaType": MANIFEST_TYPE, "annotations": { NAME: "image" } });
+        let of_image = Id::new("image").unwrap();
+        index.0.push(image.clone());
+        assert!(!index.is_ours(&of_image, |_| true), "it has no digest");
+        index.0.pop();
+        image["digest"] = json!(digest(3));
+        image["size"] = json!(7);
         index.0.push(image);
-        assert!(!index.is_ours(&Id::new("image").unwrap()));
+        assert!(index.is_ours(&of_image, |of| of.size == 7) && !index.is_ours(&of_image, |_| false));
         index.0.pop();
         let index = Index::parse(&index.encode()).unwrap();
         assert_eq!(index.0.len(), 3);

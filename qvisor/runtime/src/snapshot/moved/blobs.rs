@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ring::digest::{Context, SHA256};
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use vmm::directory::Directory;
 
 use super::super::tar::{Kind, Reader};
@@ -25,11 +25,23 @@ pub(super) const ALGORITHM: &str = "sha256";
 const LAYOUT_MAX: u64 = 4096;
 const MEMBERS_MAX: usize = 1 << 18;
 const AT_ONCE: usize = 1 << 20;
-const FILE: OFlags = OFlags::RDONLY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY)
-    .union(OFlags::CLOEXEC);
+
+/// Opens a regular file in a directory. Nothing else is opened: for some devices that alone has effects.
+fn open_regular(directory: &OwnedFd, name: &str) -> io::Result<File> {
+    let looked = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let looked = fs::openat(directory, name, looked, Mode::empty())?;
+    if !FileType::from_raw_mode(fs::fstat(&looked)?.st_mode).is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let path = format!("/proc/self/fd/{}", looked.as_raw_fd());
+    Ok(fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+/// Whether a name in a tar file is one of those that a layout has.
+fn is_known(name: &str) -> bool {
+    let digest = || name.strip_prefix(BLOBS)?.strip_prefix('/')?.strip_prefix(ALGORITHM)?.strip_prefix('/');
+    name == LAYOUT || name == INDEX || digest().is_some_and(Digest::is_hex)
+}
 
 /// Bytes of a file, from a place on.
 #[derive(Debug)]
@@ -109,10 +121,19 @@ impl Blobs {
     /// Those of a layout in a directory.
     pub fn layout(path: &Path) -> Result<Self, MoveError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = fs::open(path, flags, Mode::empty());
+        Self::in_top(top.map_err(|error| MoveError::NoLayout(error.to_string()))?)
+    }
+
+    /// Those of a layout in a directory that is open.
+    pub fn of(directory: &Directory) -> Result<Self, MoveError> {
+        Self::in_top(directory.as_fd().try_clone_to_owned().map_err(MoveError::io("opening it"))?)
+    }
+
+    fn in_top(top: OwnedFd) -> Result<Self, MoveError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || -> io::Result<Self> {
-            let top = fs::open(path, flags, Mode::empty())?;
-            let inner =
-                |above: &OwnedFd, name| fs::openat(above, name, flags | OFlags::NOFOLLOW, Mode::empty());
+            let inner = |above: &OwnedFd, name| fs::openat(above, name, flags, Mode::empty());
             let blobs = inner(&inner(&top, BLOBS)?, ALGORITHM)?;
             Ok(Self::Layout(top, blobs))
         };
@@ -130,8 +151,10 @@ impl Blobs {
             let name = String::from_utf8(head.path).unwrap_or_default();
             let name = name.strip_prefix("./").unwrap_or(&name);
             match head.kind {
-                Kind::File => drop(members.insert(name.to_owned(), (reader.at(), head.bytes))),
-                Kind::Directory => {}
+                Kind::File if is_known(name) => {
+                    members.insert(name.to_owned(), (reader.at(), head.bytes));
+                }
+                Kind::File | Kind::Directory => {}
                 _ => return Err(MoveError::NoLayout("it has links or devices".into())),
             }
             if members.len() > MEMBERS_MAX {
@@ -154,7 +177,7 @@ impl Blobs {
     /// A file of the layout beside the blobs.
     fn member(&self, name: &str) -> io::Result<Blob> {
         match self {
-            Self::Layout(top, _) => Blob::whole(fs::openat(top, name, FILE, Mode::empty())?.into()),
+            Self::Layout(top, _) => Blob::whole(open_regular(top, name)?),
             Self::Archive(file, members) => part(file, members, name),
         }
     }
@@ -168,9 +191,7 @@ impl Blobs {
     pub fn blob(&self, of: &Descriptor) -> Result<Blob, MoveError> {
         let hex = of.digest.hex();
         let blob = match self {
-            Self::Layout(_, blobs) => fs::openat(blobs, hex, FILE, Mode::empty())
-                .map_err(io::Error::from)
-                .and_then(|fd| Blob::whole(fd.into())),
+            Self::Layout(_, blobs) => open_regular(blobs, hex).and_then(Blob::whole),
             Self::Archive(file, members) => part(file, members, &format!("{BLOBS}/{ALGORITHM}/{hex}")),
         };
         let blob = blob.map_err(|source| MoveError::Blob { digest: hex.into(), source })?;
@@ -212,8 +233,10 @@ impl Blobs {
             }
             Self::Archive(..) => {
                 let copy = || -> io::Result<PathBuf> {
-                    let mut to = room.new_file(of.digest.hex())?;
-                    io::copy(&mut blob.reader(), &mut to)?;
+                    // Two numbers may be of one digest.
+                    if !room.has(of.digest.hex()) {
+                        io::copy(&mut blob.reader(), &mut room.new_file(of.digest.hex())?)?;
+                    }
                     Ok(room.path_by_descriptor().join(of.digest.hex()))
                 };
                 copy().map_err(MoveError::io("copying a blob"))

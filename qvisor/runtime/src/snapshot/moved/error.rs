@@ -4,7 +4,7 @@ use std::io;
 
 use ::store::StoreError;
 
-use super::super::error::{SnapshotError, Unfit};
+use super::super::error::{SnapshotError, Unfit, printable};
 use super::super::layer::LayerError;
 
 /// Why a snapshot could not be taken to or from another host.
@@ -76,7 +76,8 @@ impl MoveError {
     pub(super) fn at(self, what: impl FnOnce() -> String) -> SnapshotError {
         match self {
             Self::Snapshot(error) => *error,
-            why => SnapshotError::Move { what: what(), why: why.into() },
+            // Some of its words may be those of whoever made it.
+            why => SnapshotError::Move { what: what(), why: printable(&why).into() },
         }
     }
 }

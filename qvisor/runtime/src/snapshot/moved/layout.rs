@@ -16,7 +16,7 @@ use rustix::fs;
 use vmm::directory::Directory;
 
 use super::super::making;
-use super::artefact::{Digest, INDEX_MAX, Index};
+use super::artefact::{Descriptor, Digest, INDEX_MAX, Index};
 use super::blobs::{ALGORITHM, BLOBS, Blobs, INDEX, LAYOUT, digest_of};
 use super::error::MoveError;
 use crate::state::Id;
@@ -33,7 +33,8 @@ pub(super) fn domain() -> Domain {
     Domain::new(blake3::Hasher::new_derive_key(CONTEXT).finalize().as_bytes())
 }
 
-/// A layout that somebody writes to, and nobody else meanwhile.
+/// A layout that somebody writes to, and nobody else meanwhile. All of it is reached by the directory's descriptor: whoever the directories
+/// above belong to may put others in their places at any moment.
 pub(super) struct Layout {
     directory: Directory,
     blobs: Directory,
@@ -48,8 +49,12 @@ impl Layout {
     /// The layout in a directory, which is made if it is missing.
     pub fn open(path: &Path) -> Result<Self, MoveError> {
         let failed = MoveError::io("opening it");
-        let path = std::path::absolute(path).map_err(&failed)?;
-        let directory = Directory::make(&path).map_err(&failed)?;
+        Self::of(Directory::make(&std::path::absolute(path).map_err(&failed)?).map_err(failed)?)
+    }
+
+    /// The layout in a directory, which is empty if it is none yet.
+    pub fn of(directory: Directory) -> Result<Self, MoveError> {
+        let failed = MoveError::io("opening it");
         let lock = making::lock(&directory).map_err(&failed)?.ok_or(MoveError::Busy)?;
         if !directory.has(LAYOUT) {
             let names = directory.names().map_err(&failed)?;
@@ -71,7 +76,8 @@ impl Layout {
         } else {
             Index::new()
         };
-        let chunks = Chunks::open(&path.join(STORE))?;
+        made(&directory, STORE).map_err(&failed)?;
+        let chunks = Chunks::of_strangers(&directory.path_by_descriptor().join(STORE))?;
         let layout = Self { directory, blobs, chunks, index, _lock: lock, added_bytes: 0 };
         layout.sweep().map_err(&failed)?;
         layout.make_anew()?;
@@ -94,33 +100,35 @@ impl Layout {
         if !self.directory.has(INDEX) {
             return Ok(());
         }
-        let blobs = Blobs::layout(self.directory.path())?;
-        let mut known = BTreeSet::new();
-        for manifest in self.index.manifests() {
-            if !known.insert(manifest.digest.clone()) {
-                continue;
-            }
-            // One that cannot be read is not what is pushed now.
-            let Ok(Some(parts)) = blobs.parts(&manifest) else { continue };
-            for (number, dblock) in &parts.dblocks {
-                if blobs.blob(dblock).is_ok() {
-                    self.chunks.adopt(*number, &self.blobs.path().join(dblock.digest.hex()))?;
-                }
-            }
-        }
-        Ok(())
+        let (blobs, place, mut known) = (self.blobs()?, self.blobs.path_by_descriptor(), BTreeSet::new());
+        let manifests = self.index.manifests().filter(|manifest| known.insert(manifest.digest.clone()));
+        // One that cannot be read is not what is pushed now.
+        let parts = manifests.filter_map(|manifest| blobs.parts(&manifest).ok().flatten());
+        let dblocks = parts.flat_map(|parts| parts.dblocks).filter(|(_, dblock)| blobs.blob(dblock).is_ok());
+        Ok(self.chunks.adopt(dblocks.map(|(number, dblock)| (number, place.join(dblock.digest.hex()))))?)
+    }
+
+    /// Its blobs, to be read.
+    pub fn blobs(&self) -> Result<Blobs, MoveError> {
+        Blobs::of(&self.directory)
+    }
+
+    /// The bytes of one of the files beside the blobs.
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        self.directory.read(name)
     }
 
     /// Whether a name is free, or a snapshot's: then it is this one's from now on, as tags of images are.
     pub fn check_free(&self, name: &Id) -> Result<(), MoveError> {
-        if self.index.is_ours(name) { Ok(()) } else { Err(MoveError::OtherOfName) }
+        let blobs = self.blobs()?;
+        let is_snapshot = |manifest: &Descriptor| matches!(blobs.parts(manifest), Ok(Some(_)));
+        if self.index.is_ours(name, is_snapshot) { Ok(()) } else { Err(MoveError::OtherOfName) }
     }
 
     /// Makes a dblock of the store a blob.
     pub fn add_dblock(&mut self, number: u32) -> Result<(Digest, u64), MoveError> {
         let failed = MoveError::io("adding a dblock");
-        let path = self.chunks.path(number);
-        let file = File::open(&path).map_err(&failed)?;
+        let file = self.chunks.file(number).map_err(&failed)?;
         let (digest, bytes) = file.try_clone().and_then(digest_of).map_err(&failed)?;
         let found = self.blobs.file_to_read(digest.hex()).ok();
         let is_there = || -> io::Result<bool> {
@@ -133,10 +141,10 @@ impl Layout {
         }
         let fresh = format!("{FRESH}{number:08x}");
         let add = || -> io::Result<()> {
-            let to = self.blobs.path().join(&fresh);
-            if std::fs::hard_link(&path, &to).is_err() {
+            let to = self.blobs.path_by_descriptor().join(&fresh);
+            if std::fs::hard_link(self.chunks.path(number), &to).is_err() {
                 let mut copy = self.blobs.new_file(&fresh)?;
-                io::copy(&mut File::open(&path)?, &mut copy)?;
+                io::copy(&mut self.chunks.file(number)?, &mut copy)?;
                 copy.sync_all()?;
             }
             self.blobs.rename(&fresh, digest.hex())
@@ -178,8 +186,12 @@ impl Layout {
         let fresh = format!(".{INDEX}");
         let write = || -> io::Result<()> {
             fs::fsync(self.blobs.as_fd())?;
-            let mut file = self.directory.make_file(&fresh)?;
-            file.set_len(0)?;
+            // It may have other names.
+            match self.directory.remove_file(&fresh) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = self.directory.new_file(&fresh)?;
             file.write_all(&self.index.encode())?;
             file.sync_all()?;
             self.directory.rename(&fresh, INDEX)?;
@@ -187,11 +199,6 @@ impl Layout {
         };
         write().map_err(failed)?;
         Ok(was_there)
-    }
-
-    /// Its directory's path.
-    pub fn path(&self) -> &Path {
-        self.directory.path()
     }
 }
 

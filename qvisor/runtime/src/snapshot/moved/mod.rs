@@ -15,5 +15,5 @@ mod pull;
 mod push;
 
 pub use self::error::MoveError;
-pub use self::pull::Coming;
+pub use self::pull::{Came, Coming};
 pub use self::push::Pushed;

@@ -1,10 +1,10 @@
 //! Pulling: snapshots from a layout, or one from a tar file of such.
 
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::error::{SnapshotError, Unfit};
-use super::super::manifest::{LENGTH_MAX, MANIFEST, Manifest};
+use super::super::manifest::{Described, LENGTH_MAX, MANIFEST, Manifest};
 use super::super::place::Place;
 use super::super::store::Store;
 use super::super::tar::{Kind, Reader};
@@ -23,9 +23,17 @@ pub struct Coming {
     pub is_stored: bool,
 }
 
+/// A snapshot that has come.
+#[derive(Clone, Debug)]
+pub struct Came {
+    pub name: Id,
+    /// Files and directories of this host that programs in it will see, if it is known by trust alone, and whether they can change them.
+    pub host_paths: Vec<(PathBuf, bool)>,
+}
+
 impl Store {
-    /// Pulls snapshots from the layout in a directory, all of them if no names are given. Result: their names.
-    pub fn pull(&self, from: &Path, names: &[Id], coming: Coming) -> Result<Vec<Id>, SnapshotError> {
+    /// Pulls snapshots from the layout in a directory, all of them if no names are given.
+    pub fn pull(&self, from: &Path, names: &[Id], coming: Coming) -> Result<Vec<Came>, SnapshotError> {
         let failed = |name: &str, why: MoveError| why.at(|| format!("pull {name} from {}", from.display()));
         let all = if names.is_empty() { "snapshots" } else { "a snapshot" };
         let blobs = Blobs::layout(from).map_err(|why| failed(all, why))?;
@@ -41,14 +49,15 @@ impl Store {
         };
         // Before any comes.
         found.iter().try_for_each(|(name, _)| self.check_free(name))?;
-        for (name, manifest) in &found {
-            self.receive(&blobs, manifest, name, coming).map_err(|why| failed(name.as_str(), why))?;
-        }
-        Ok(found.into_iter().map(|(name, _)| name).collect())
+        let receive = |(name, manifest): (Id, Descriptor)| {
+            let came = self.receive(&blobs, &manifest, &name, coming);
+            came.map_err(|why| failed(name.as_str(), why))
+        };
+        found.into_iter().map(receive).collect()
     }
 
-    /// Takes a snapshot from a tar file, by this name or the one that it has there. Result: its name.
-    pub fn import(&self, from: &Path, name: Option<&Id>, coming: Coming) -> Result<Id, SnapshotError> {
+    /// Takes a snapshot from a tar file, by this name or the one that it has there.
+    pub fn import(&self, from: &Path, name: Option<&Id>, coming: Coming) -> Result<Came, SnapshotError> {
         let import = || {
             let blobs = Blobs::archive(from)?;
             let found = blobs.snapshots()?;
@@ -56,7 +65,7 @@ impl Store {
             let own = manifest.name();
             let name = name.or(own.as_ref()).ok_or(MoveError::NoName)?;
             self.check_free(name)?;
-            self.receive(&blobs, manifest, name, coming).map(|()| name.clone())
+            self.receive(&blobs, manifest, name, coming)
         };
         import().map_err(|why| why.at(|| format!("import {}", from.display())))
     }
@@ -72,7 +81,7 @@ impl Store {
         manifest: &Descriptor,
         name: &Id,
         coming: Coming,
-    ) -> Result<(), MoveError> {
+    ) -> Result<Came, MoveError> {
         let parts = blobs.parts(manifest)?.ok_or(MoveError::NoSnapshot)?;
         check_config(&blobs.bytes(&parts.config, "configuration", CONFIG_MAX)?)?;
         let files = blobs.checked(&parts.files)?;
@@ -84,7 +93,7 @@ impl Store {
         }
         let text = files.all(LENGTH_MAX).map_err(&failed)?;
         let key = self.key()?;
-        let (manifest, is_foreign) = match Manifest::parse(&text, &key) {
+        let (mut manifest, is_foreign) = match Manifest::parse(&text, &key) {
             Err(Unfit::Sealed) if coming.is_trusted => (Manifest::parse_foreign(&text)?, true),
             Err(Unfit::Sealed) => return Err(MoveError::Sealed),
             manifest => (manifest?, false),
@@ -96,16 +105,34 @@ impl Store {
             () if coming.is_stored && says.packed.is_some() => return Err(Unfit::StoredPacked.into()),
             () => check_layer(&manifest)?,
         }
+        let host_paths = if is_foreign { foreign_paths(&mut manifest.container) } else { Vec::new() };
         let arriving = Arriving::begin(self, name)?;
         let small = arriving.take_files(&manifest, &mut files)?;
         arriving.take_chunks(&manifest, &small, (blobs, &parts))?;
         arriving.verify(self, &manifest)?;
-        arriving.end(&manifest, &small, (&key, is_foreign))
+        arriving.end(&manifest, &small, (&key, is_foreign))?;
+        Ok(Came { name: name.clone(), host_paths })
     }
+}
+
+/// The paths of this host in the words of a stranger about a container: those that it keeps, since they are seen by whoever begins with it. Its
+/// bundles, which would say what runs and what is mounted, are of another host, and go.
+fn foreign_paths(container: &mut Described) -> Vec<(PathBuf, bool)> {
+    if let Some(command) = &container.command {
+        let volumes = command.volumes.iter().map(|(source, _, read_only)| (source.clone(), !read_only));
+        return [(container.bundle.clone(), false)].into_iter().chain(volumes).collect();
+    }
+    container.bundle = PathBuf::new();
+    container.pod.iter_mut().flatten().for_each(|further| further.container.bundle = PathBuf::new());
+    Vec::new()
 }
 
 /// Whether the changes to files are in directories of the snapshot, as a manifest says that an enemy may have written.
 fn check_layer(manifest: &Manifest) -> Result<(), MoveError> {
+    if manifest.files.layer.is_some() && manifest.container.command.is_none() {
+        let why = "it has changes to files, and is of no sandbox of dormouse do";
+        return Err(Unfit::Damaged(why.into()).into());
+    }
     let views = manifest.files.layer.iter().flat_map(|layer| &layer.views);
     let mut names = views.flat_map(|view| &view.directories);
     if names.all(|name| !name.contains('/') && !matches!(&**name, "" | "." | "..")) {

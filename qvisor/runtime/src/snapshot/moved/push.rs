@@ -8,6 +8,7 @@ use std::path::Path;
 
 use ::store::{Chunking, Recipe, Writer as ChunkWriter};
 use rustix::fs;
+use rustix::io::Errno;
 use vmm::checkpoint::{ImageFiles, Style};
 use vmm::directory::Directory;
 
@@ -21,14 +22,15 @@ use super::super::stored::{self, Failed};
 use super::super::tar::{Head, Kind, Writer};
 use super::super::{hold, working_set};
 use super::artefact::{Descriptor, MANIFEST_MAX, Parts, config};
-use super::blobs::{ALGORITHM, BLOBS, Blobs, INDEX, LAYOUT};
+use super::blobs::{ALGORITHM, BLOBS, INDEX, LAYOUT};
 use super::error::MoveError;
 use super::layout::{Hashing, Layout, domain};
 use crate::removal;
 use crate::state::Id;
 
-/// The tar file while it is written, beside the layout that it is made of.
+/// The tar file while it is written, and the layout that it is made of, beside each other.
 const ARCHIVE: &str = "archive";
+const BESIDE: &str = "layout";
 
 /// A snapshot that was pushed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,9 +75,8 @@ impl Store {
             let made = making::make_beside(above.as_fd(), &file);
             let (beside, directory, _lock) = made.map_err(MoveError::io("making a directory beside it"))?;
             let exported = ready.export(&directory, name, style).and_then(|pushed| {
-                let moved = fs::renameat_with(&directory, ARCHIVE, &above, &file, fs::RenameFlags::NOREPLACE);
-                match moved {
-                    Err(rustix::io::Errno::EXIST) => Err(MoveError::FileExists),
+                match move_new(&directory, &above, &file) {
+                    Err(Errno::EXIST) => Err(MoveError::FileExists),
                     moved => moved.map(|()| pushed).map_err(|error| MoveError::Io {
                         what: "putting it in its place",
                         source: error.into(),
@@ -113,6 +114,23 @@ impl Store {
     }
 }
 
+/// Gives the tar file its name, which is free.
+fn move_new(from: &Directory, above: impl AsFd, name: &OsStr) -> rustix::io::Result<()> {
+    match fs::renameat_with(from, ARCHIVE, &above, name, fs::RenameFlags::NOREPLACE) {
+        // A file system that cannot refuse to replace, as NFS: a link never replaces.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            fs::linkat(from, ARCHIVE, &above, name, fs::AtFlags::empty())?;
+            fs::unlinkat(from, ARCHIVE, fs::AtFlags::empty())
+        }
+        moved => moved,
+    }
+}
+
+/// Whether a directory has nothing but what an export makes there: whoever owns the one above it may have given another directory its name.
+fn is_of_export(directory: &Directory) -> bool {
+    directory.names().is_ok_and(|names| names.iter().all(|name| *name == *ARCHIVE || *name == *BESIDE))
+}
+
 /// Removes what exports to a file of this name left that were killed.
 fn sweep(above: impl AsFd, name: &OsStr) {
     let Ok(entries) = fs::Dir::read_from(&above) else { return };
@@ -122,6 +140,7 @@ fn sweep(above: impl AsFd, name: &OsStr) {
             && let Ok(directory) = making::open_in(above.as_fd(), found)
             && let Ok(Some(_lock)) = making::lock(&directory)
             && hold::is_named(&above, found, &directory)
+            && is_of_export(&directory)
             && removal::empty(directory.as_fd(), "").is_ok()
         {
             let _ = fs::unlinkat(&above, found, fs::AtFlags::REMOVEDIR);
@@ -192,9 +211,8 @@ impl Ready {
 
     /// Makes a layout in a directory, and a tar file of it.
     fn export(&self, directory: &Directory, name: &Id, style: Style) -> Result<Pushed, MoveError> {
-        let path = std::fs::read_link(directory.path_by_descriptor());
-        let path = path.map_err(MoveError::io("finding the directory beside it"))?.join("layout");
-        let mut layout = Layout::open(&path)?;
+        let beside = directory.make_directory(OsStr::new(BESIDE));
+        let mut layout = Layout::of(beside.map_err(MoveError::io("making a directory beside it"))?)?;
         let mut pushed = self.write(&mut layout, name, style)?;
         let file = directory.new_file(ARCHIVE).map_err(MoveError::io("making it"))?;
         write_archive(&layout, name, &file)?;
@@ -206,11 +224,11 @@ impl Ready {
 /// Writes the files of a layout that has one snapshot, in an order of their own.
 fn write_archive(layout: &Layout, name: &Id, to: &File) -> Result<(), MoveError> {
     let failed = MoveError::io("writing it");
-    let blobs = Blobs::layout(layout.path())?;
+    let blobs = layout.blobs()?;
     let parts = blobs.parts(&blobs.named(name)?)?.ok_or(MoveError::NoSnapshot)?;
     let mut tar = Writer::new(BufWriter::with_capacity(1 << 20, to));
     for file in [LAYOUT, INDEX] {
-        let bytes = std::fs::read(layout.path().join(file)).map_err(&failed)?;
+        let bytes = layout.read(file).map_err(&failed)?;
         tar.entry(Head::of_file(file), &bytes).map_err(&failed)?;
     }
     for directory in [BLOBS.to_owned(), format!("{BLOBS}/{ALGORITHM}")] {
