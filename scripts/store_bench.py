@@ -94,9 +94,9 @@ def make(place, chosen, plain, packed):
 class Many:
     """A thousand snapshots of forty kinds: programs that have loaded other modules, each taken again and again."""
 
-    KINDS = ("argparse ast asyncio base64 bdb bz2 calendar cmd codecs concurrent.futures configparser csv ctypes datetime decimal difflib email.message "
-             "fractions ftplib gzip html.parser http.client imaplib inspect json logging lzma mailbox mimetypes optparse pdb pickle plistlib "
-             "pprint random sqlite3 ssl statistics tarfile unittest").split()
+    KINDS = ("argparse ast asyncio base64 bdb bz2 calendar cmd codecs concurrent.futures configparser csv ctypes datetime decimal "
+             "difflib email.message fractions ftplib gzip html.parser http.client imaplib inspect json logging lzma mailbox mimetypes "
+             "optparse pdb pickle plistlib pprint random sqlite3 ssl statistics tarfile unittest").split()
     COUNT, BLOCK, PICKED = 1000, 100, 5
 
     def __init__(self, place, snapshots):
