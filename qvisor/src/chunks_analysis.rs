@@ -194,7 +194,7 @@ pub mod tests {
         assert!(!text.contains("executable: "), "{text}");
         let object = object(&analysis());
         assert_eq!(object["regions"].as_array().map(Vec::len), Some(2));
-        assert_eq!(object["regions"][0]["sizes"][6]["entry_bytes"], (100 << 20) / 4096 * 22);
+        assert_eq!(object["regions"][0]["sizes"][6]["entry_bytes"], (100 << 20) / 4096 * 14);
         assert_eq!(object["snapshots"][1]["region_bytes"]["kernel"], 1 << 20);
     }
 }

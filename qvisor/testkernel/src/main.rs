@@ -57,8 +57,8 @@ extern "C" fn _start(boot: &'static BootInfo, cpu: u32) -> ! {
         "stuck" => loop {
             core::hint::spin_loop();
         },
-        "long" => gives_way(boot, 1),
-        "contended" => gives_way(boot, 0),
+        "long" => gives_way(boot, 5, 1),
+        "contended" => gives_way(boot, 30, 0),
         "kernel-fault" => unsafe { (0x123_4567_8000 as *mut u8).write_volatile(1) },
         "overflow" => overflow(0),
         "bench" => bench::bench(),
@@ -412,10 +412,10 @@ fn sleep() {
     }
 }
 
-/// Works for five seconds, and gives the core away meanwhile.
-fn gives_way(boot: &BootInfo, progress: u64) {
+/// Works for so many seconds, unless it is ended before, and gives the core away meanwhile.
+fn gives_way(boot: &BootInfo, seconds: u64, progress: u64) {
     let now = || unsafe { core::arch::x86_64::_rdtsc() };
-    let end = now() + 5 * boot.tsc_hz;
+    let end = now() + seconds * boot.tsc_hz;
     while now() < end {
         call(YIELD, &[progress]);
     }

@@ -154,7 +154,7 @@ fn containers_have_the_pages_of_one_file_in_common_and_what_they_write_alone() {
             fs::copy("/bin/busybox", place.join("busybox")).unwrap();
         }
         let begin = |image: &Path| {
-            let mut world = first.further("echo ready; exec /image/busybox sleep 1000");
+            let mut world = first.further("/image/busybox echo ready; exec /image/busybox sleep 1000");
             let options = json!(["rbind", "ro"]);
             world
                 .mount(json!({"destination": "/image", "type": "bind", "source": image, "options": options}));
