@@ -10,13 +10,10 @@ use crate::error::StoreError;
 use crate::index::{ID_END, Place};
 use crate::recipe::{Recipe, Relocations};
 use crate::region::{CHUNK_MAX, Region};
-use crate::usage::slots;
+use crate::usage::{slots, slots_of};
 
 /// Dblocks with less than so many bytes of chunks are put together.
 const SMALL_BYTES: u32 = 1 << 20;
-
-/// Slots that a dblock can have.
-const SLOTS: usize = 1 << 16;
 
 /// The outcome of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,12 +63,10 @@ impl<'s> Collector<'s> {
 
     /// The chunks of a recipe are needed.
     pub fn mark(&mut self, recipe: &Recipe) {
-        for run in recipe.all_runs().filter(|run| self.all.contains(&run.first.id)) {
-            let bits = self.live.entry(run.first.id).or_insert_with(|| vec![0; SLOTS / 64]);
-            let first = usize::from(run.first.slot);
-            for slot in (first..first + usize::from(run.count)).take_while(|slot| *slot < SLOTS) {
-                bits[slot / 64] |= 1 << (slot % 64);
-            }
+        for (id, needed) in slots_of(recipe, &self.all) {
+            let live = self.live.entry(id).or_default();
+            live.resize(live.len().max(needed.len()), 0);
+            live.iter_mut().zip(needed).for_each(|(live, needed)| *live |= needed);
         }
     }
 

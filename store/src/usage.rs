@@ -45,13 +45,11 @@ pub fn slots_of(recipe: &Recipe, ids: &BTreeSet<u32>) -> BTreeMap<u32, Slots> {
 
 /// Those of a dblock that are set.
 pub fn slots(bits: &[u64]) -> impl Iterator<Item = u16> {
-    (0..=u16::MAX)
-        .take(bits.len() * 64)
-        .filter(|slot| bits.get(usize::from(*slot) / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0))
+    (0..=u16::MAX).take(bits.len() * 64).filter(|slot| has(bits, usize::from(*slot)))
 }
 
-fn has(slots: Option<&Slots>, slot: usize) -> bool {
-    slots.and_then(|slots| slots.get(slot / 64)).is_some_and(|word| word >> (slot % 64) & 1 != 0)
+fn has(bits: &[u64], slot: usize) -> bool {
+    bits.get(slot / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0)
 }
 
 impl<'s> Usage<'s> {
@@ -87,10 +85,8 @@ impl<'s> Usage<'s> {
                 Some(dblock.footer.entries.iter().map(|entry| entry.len).collect())
             };
             let lengths = self.lengths.entry(id).or_insert_with(read);
-            let shared = self.shared.get(&id);
-            for (slot, len) in
-                lengths.iter().flatten().enumerate().filter(|(slot, _)| has(Some(&slots), *slot))
-            {
+            let shared = self.shared.get(&id).map_or(&[][..], Vec::as_slice);
+            for (slot, len) in lengths.iter().flatten().enumerate().filter(|(slot, _)| has(&slots, *slot)) {
                 let bytes = if has(shared, slot) { &mut found.shared_bytes } else { &mut found.unique_bytes };
                 *bytes += u64::from(*len);
             }

@@ -20,14 +20,16 @@ pub const fn bytes_max(end: PageId) -> u64 {
 
 /// Adds the part to a table.
 pub fn put(to: &mut Vec<u8>, sets: &[&Bits]) {
-    let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
-    to.extend_from_slice(&count(sets.len()));
-    for set in sets {
-        let words = set.words();
-        let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
-        to.extend_from_slice(&count(used));
-        words[..used].iter().for_each(|word| to.extend_from_slice(&word.to_le_bytes()));
-    }
+    to.extend_from_slice(&u32::try_from(sets.len()).unwrap_or(u32::MAX).to_le_bytes());
+    sets.iter().for_each(|set| put_set(to, set));
+}
+
+/// Adds a set of pages: how many words, and those.
+pub fn put_set(to: &mut Vec<u8>, set: &Bits) {
+    let words = set.words();
+    let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+    to.extend_from_slice(&u32::try_from(used).unwrap_or(u32::MAX).to_le_bytes());
+    words[..used].iter().for_each(|word| to.extend_from_slice(&word.to_le_bytes()));
 }
 
 /// Reads the part of a table whose own pages are `own`. Whoever wrote it may be hostile.

@@ -1,6 +1,7 @@
 //! The regions of a base's pages, as the kernel that had them knew them: which are copies of files, which of those are run, and which are of
 //! files in memory. All others are programs' own.
 
+use crate::below;
 use crate::bits::Bits;
 use crate::error::BaseError;
 use crate::page::PageId;
@@ -67,12 +68,7 @@ impl Regions {
 
     /// Adds them to a table.
     pub fn put(&self, to: &mut Vec<u8>) {
-        for set in &self.sets {
-            let words = set.words();
-            let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
-            to.extend_from_slice(&u32::try_from(used).unwrap_or(u32::MAX).to_le_bytes());
-            words[..used].iter().for_each(|word| to.extend_from_slice(&word.to_le_bytes()));
-        }
+        self.sets.iter().for_each(|set| below::put_set(to, set));
     }
 
     /// Reads those of a table. Whoever wrote it may be hostile.

@@ -222,14 +222,15 @@ impl Store {
         collector.remove_dead(grace).map_err(failed)?;
         let moved = collector.move_out(MOVED_MAX);
         let mut replaced = Ok(());
-        for (id, recipe) in moved.iter().flat_map(|_| &recipes) {
-            let Ok(moved) = &moved else { continue };
-            let relocated = recipe.relocated(moved).map_err(failed);
-            let done =
-                relocated.and_then(|recipe| recipe.map_or(Ok(()), |recipe| self.replace_recipe(id, &recipe)));
-            if done.is_err() {
-                collector.keep(recipe);
-                replaced = done;
+        if let Ok(moved) = &moved {
+            for (id, recipe) in &recipes {
+                let relocated = recipe.relocated(moved).map_err(failed);
+                let done = relocated
+                    .and_then(|recipe| recipe.map_or(Ok(()), |recipe| self.replace_recipe(id, &recipe)));
+                if done.is_err() {
+                    collector.keep(recipe);
+                    replaced = done;
+                }
             }
         }
         let collected = collector.end(grace).map_err(failed)?;
